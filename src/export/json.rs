@@ -10,9 +10,10 @@ mod tests;
 use super::escape::Json;
 use super::gzip;
 use super::sections;
-use super::view::{StackTotals, View};
+use super::view::{StackTotals, TypeShare, View};
 use crate::advice::Proof;
 use crate::profile::mapped::Mapped;
+use crate::profile::objects::ObjectType;
 use crate::profile::{
     Amount, Anomalies, Capacity, Children, Exit, Histograms, Image, Mode, ProcessRow, PromotedAt, Resident, Seen,
     TimelinePoint, Totals,
@@ -186,6 +187,8 @@ struct ReportSite<'a> {
     at_peak: Amount,
     temporary: u64,
     r#type: Option<ReportType<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    types: Vec<ReportShare<'a>>,
     mean_lifetime_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<Capacity>,
@@ -195,6 +198,21 @@ struct ReportSite<'a> {
 struct ReportType<'a> {
     name: &'a str,
     certainty: &'static str,
+}
+
+impl<'a> From<&'a ObjectType> for ReportType<'a> {
+    fn from(of: &'a ObjectType) -> Self {
+        Self { name: &of.name, certainty: of.certainty.name() }
+    }
+}
+
+/// What a site that makes objects of several types has of one.
+#[derive(Serialize)]
+struct ReportShare<'a> {
+    #[serde(flatten)]
+    of: ReportType<'a>,
+    allocated: Amount,
+    live: Amount,
 }
 
 /// What the program could do to allocate less.
@@ -324,6 +342,14 @@ fn sites(view: &View<'_>) -> Vec<StackTotals> {
     sites
 }
 
+fn report_shares<'a>(view: &View<'a>, site: &StackTotals) -> Vec<ReportShare<'a>> {
+    let share = |share: &TypeShare| {
+        let of = view.object_type(share.stack)?.into();
+        Some(ReportShare { of, allocated: share.allocated, live: share.live })
+    };
+    view.types_of_site(site).iter().filter_map(share).collect()
+}
+
 fn report_site<'a>(view: &View<'a>, table: &'a FrameTable<'a>, site: &StackTotals) -> ReportSite<'a> {
     ReportSite {
         id: format!("{:016x}", view.id_of(site)),
@@ -338,7 +364,8 @@ fn report_site<'a>(view: &View<'a>, table: &'a FrameTable<'a>, site: &StackTotal
         live: site.live,
         at_peak: site.at_peak,
         temporary: site.temporary,
-        r#type: view.type_of_site(site).map(|of| ReportType { name: &of.name, certainty: of.certainty.name() }),
+        r#type: view.type_of_site(site).map(ReportType::from),
+        types: report_shares(view, site),
         mean_lifetime_ns: if sections::has_lifetimes(view.profile) { site.mean_lifetime_ns() } else { None },
         capacity: Some(site.capacity).filter(|capacity| capacity.blocks > 0),
     }

@@ -15,6 +15,10 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::hash::Hasher;
 
+mod types;
+
+pub(crate) use types::TypeShare;
+
 /// The amount that a profile is about in the first place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Headline {
@@ -114,6 +118,8 @@ pub(crate) struct View<'a> {
     /// For each stack, see [`View::leak_label`]; empty without a leak scan.
     leak_labels: Vec<&'static str>,
     sites: OnceCell<Sites>,
+    /// See [`View::types_of_site`].
+    shares: OnceCell<types::Shares>,
 }
 
 impl<'a> View<'a> {
@@ -125,7 +131,7 @@ impl<'a> View<'a> {
         } else {
             profile.samples.iter().map(unsample).collect()
         };
-        Self { profile, samples, leak_labels: leak_labels(profile), sites: OnceCell::new() }
+        Self { profile, samples, leak_labels: leak_labels(profile), sites: OnceCell::new(), shares: OnceCell::new() }
     }
 
     /// What to show first.
@@ -179,11 +185,6 @@ impl<'a> View<'a> {
     /// The type of the objects in a stack's blocks, if it is known.
     pub fn object_type(&self, stack: usize) -> Option<&'a ObjectType> {
         self.profile.stacks.get(stack)?.object.as_ref()
-    }
-
-    /// The type of the objects in all blocks of a site, if it is known.
-    pub fn type_of_site(&self, site: &StackTotals) -> Option<&'a ObjectType> {
-        self.object_type(site.stack).filter(|_| !site.mixes_types)
     }
 
     /// The frames of a stack, innermost first; at least one.

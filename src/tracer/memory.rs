@@ -145,11 +145,12 @@ impl TargetMemory {
     /// doctor`), [`TracerError::NotKept`] if something else stands there afterwards, [`TracerError::Died`] if the task that
     /// was stopped is being killed, or all tasks are gone, with which its memory goes.
     pub(super) fn write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
-        let written = self.try_to_write_code(addr, bytes);
-        match (&written, self.stopped) {
-            (Err(_), Some(tid)) if super::ptrace::is_being_killed(tid) => Err(TracerError::Died { tid }),
-            _ => written,
-        }
+        self.try_to_write_code(addr, bytes).map_err(|error| match self.stopped {
+            Some(tid) if super::ptrace::Stopped::regained(tid).is_being_killed() => TracerError::Died { tid },
+            // also between the writing and the reading back
+            _ if self.is_gone() => TracerError::Died { tid: self.pid },
+            _ => error,
+        })
     }
 
     /// The same for room on its stack that a thread has lent.

@@ -9,11 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// Reads `/proc/TID/FILE`.
+///
+/// # Errors
+/// [`TracerError::Died`] if the task is gone, [`TracerError::ProcFile`] if the file can't be read for another reason.
 pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
     let path = format!("/proc/{tid}/{file}");
-    injection::point(Call::Other)
-        .and_then(|()| std::fs::read(&path))
-        .map_err(|source| TracerError::ProcFile { path, source })
+    injection::point(Call::Other).and_then(|()| std::fs::read(&path)).map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => TracerError::Died { tid },
+        _ => TracerError::ProcFile { path, source },
+    })
 }
 
 /// Makes sure that ids under /proc mean the processes that system calls mean by them. In a pid namespace of its own, with
@@ -123,16 +127,11 @@ pub fn users_are_mapped() -> bool {
     !numbers.is_empty() && numbers != ["0", "0", "4294967295"]
 }
 
-/// Whether a file under /proc could not be read because its task is gone, not because something else was missing.
-fn is_gone(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
-}
-
 /// As [`status_field`], but tells a task that is gone (None) from a file that can't be read.
 fn status_field_if_alive(tid: i32, key: &str) -> Result<Option<String>> {
     match read(tid, "status") {
         Ok(text) => Ok(field_of(&text, key)),
-        Err(TracerError::ProcFile { source, .. }) if is_gone(&source) => Ok(None),
+        Err(TracerError::Died { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -225,13 +224,11 @@ pub fn tracer_of(tid: i32) -> Option<i32> {
 
 /// The scheduling state letter of a task (proc(5): R, S, D, T, t, Z, X, …). None if it is gone; `?` if it can't be told.
 pub fn state(pid: i32, tid: i32) -> Option<u8> {
-    let path = format!("/proc/{pid}/task/{tid}/stat");
-    let text = match injection::point(Call::Other).and_then(|()| std::fs::read(path)) {
-        Ok(text) => text,
-        Err(error) if is_gone(&error) => return None,
-        Err(_) => return Some(b'?'),
-    };
-    state_in(&text)
+    match read(pid, &format!("task/{tid}/stat")) {
+        Ok(text) => state_in(&text),
+        Err(TracerError::Died { .. }) => None,
+        Err(_) => Some(b'?'),
+    }
 }
 
 /// In which states the threads of a process are.
@@ -547,6 +544,27 @@ mod tests {
         }
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(program_name(-1, -1), "");
+    }
+
+    /// A process that was killed and waits for its parent has no maps, and later no files: that is its end, and nothing that could not be read.
+    #[test]
+    fn maps_of_the_dead_are_gone() {
+        let mut child = std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        assert!(!mappings(pid).unwrap().is_empty());
+        child.kill().unwrap();
+        while state(pid, pid) != Some(b'Z') {
+            std::thread::yield_now();
+        }
+        let of_zombie = mappings(pid);
+        child.wait().unwrap();
+        let is_gone = |answer: &Result<Vec<Mapping>>| match answer {
+            Err(error) => error.is_out_of_reach(),
+            Ok(mappings) => mappings.is_empty(),
+        };
+        assert!(is_gone(&of_zombie), "{of_zombie:?}");
+        let after_the_end = mappings(pid);
+        assert!(after_the_end.as_ref().is_err_and(TracerError::is_out_of_reach), "{after_the_end:?}");
     }
 
     #[test]

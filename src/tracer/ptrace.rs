@@ -204,11 +204,6 @@ fn claim(tid: i32, signal: i32) -> Result<Option<Waited>> {
     })
 }
 
-/// Whether a task that was stopped is so no longer: it is being killed.
-pub(super) fn is_being_killed(tid: i32) -> bool {
-    matches!((Stopped { tid }).event_message(), Err(error) if error.is_out_of_reach())
-}
-
 /// Lets a stopped task go: its report is no longer there to be taken.
 fn let_run(kind: libc::c_uint, tid: i32, signal: i32, operation: &'static str) -> Result<()> {
     request(kind, tid, 0, as_word(signal), operation)?;
@@ -434,6 +429,11 @@ impl Stopped {
             raw.0.eflags &= !RESUME_FLAG;
         }
         Ok((raw, is_moved))
+    }
+
+    /// Whether the task is stopped no longer, though nobody has resumed it: it is being killed.
+    pub fn is_being_killed(&self) -> bool {
+        self.event_message().is_err_and(|error| error.is_out_of_reach())
     }
 
     /// The message of a ptrace event: the new task's id, the exit status, or the former id at an exec.

@@ -161,7 +161,7 @@ fn attached_process_ends() {
     procfs::wait_until_probed(pid);
     target.signal(Signal::SIGKILL);
     let traced = tracer.collect(attached.wait());
-    assert_eq!(traced.ended.code(), 0);
+    assert_eq!(traced.ended.code(), 0, "{}", traced.ended.stderr);
     assert_eq!(traced.report.0["exit"]["signal"], 9);
     target.wait();
 }

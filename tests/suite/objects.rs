@@ -2,6 +2,7 @@
 
 use crate::support::fixtures;
 use crate::support::program::Program;
+use crate::support::report::Report;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -16,7 +17,23 @@ fn told(program: &Program, options: &[&str]) -> Told {
     let text = traced.ended.text();
     let lines = text.lines().filter_map(|line| line.rsplit_once(' '));
     let ledger = lines.filter_map(|(name, bytes)| Some((name.to_owned(), bytes.parse().ok()?))).collect();
-    Told { ledger, types: by_type(program, &traced.profile) }
+    let types = by_type(program, &traced.profile);
+    assert_eq!(by_type_of_sites(&traced.report), types, "the sites of report.json tell the same");
+    Told { ledger, types }
+}
+
+/// What report.json says: one function may make objects of several types.
+fn by_type_of_sites(report: &Report) -> BTreeMap<(String, String), u64> {
+    let mut sums = BTreeMap::new();
+    for site in report.sites() {
+        let whole = site["type"].is_object().then(|| (&site["type"], &site["allocated"]));
+        let parts = site["types"].as_array().into_iter().flatten().map(|part| (part, &part["allocated"]));
+        for (of, allocated) in whole.into_iter().chain(parts) {
+            let text = |key: &str| of[key].as_str().unwrap().to_owned();
+            *sums.entry((text("name"), text("certainty"))).or_default() += allocated["bytes"].as_u64().unwrap();
+        }
+    }
+    sums
 }
 
 /// What a saved profile says of types.

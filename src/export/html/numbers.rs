@@ -13,7 +13,6 @@ use super::super::view::{NamedFrame, View};
 use super::tree::CallTree;
 use super::{Column, leaked};
 use crate::profile::Amount;
-use crate::profile::objects::ObjectType;
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -37,7 +36,7 @@ pub(super) struct Numbers {
     pub bytes: Vec<u8>,
     /// Names of functions, files and modules, then of types. The first one is empty.
     pub strings: Vec<String>,
-    types: FxHashMap<ObjectType, u64>,
+    types: FxHashMap<String, u64>,
 }
 
 impl Numbers {
@@ -94,7 +93,7 @@ impl Numbers {
             Quality::Guessed => 1,
             Quality::Truncated => 2,
         }));
-        let types: Vec<u64> = sites.iter().map(|site| self.type_name(view.type_of_site(site))).collect();
+        let types: Vec<u64> = sites.iter().map(|site| self.type_name(view.type_name_of_site(site))).collect();
         self.list(types.into_iter());
         let leaked = leaked(view.profile);
         for column in columns {
@@ -104,12 +103,15 @@ impl Numbers {
         }
     }
 
-    /// The number of a type's name; 0: it is not known.
-    fn type_name(&mut self, of: Option<&ObjectType>) -> u64 {
-        let Some(of) = of else { return 0 };
-        *self.types.entry(of.clone()).or_insert_with(|| {
-            self.strings.push(printable(&of.to_string()));
-            self.strings.len() as u64 - 1
+    /// The number of a type's name; 0 for an empty one.
+    fn type_name(&mut self, name: String) -> u64 {
+        if name.is_empty() {
+            return 0;
+        }
+        let strings = &mut self.strings;
+        *self.types.entry(name).or_insert_with_key(|name| {
+            strings.push(printable(name));
+            strings.len() as u64 - 1
         })
     }
 
