@@ -4,6 +4,7 @@
 //! through the same [`view`]: stacks begin at the allocator's caller, and sampled figures are scaled up.
 
 mod advice;
+pub(crate) mod cost;
 mod devtools;
 mod dhat;
 pub mod diff;

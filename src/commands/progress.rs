@@ -1,7 +1,8 @@
 //! The progress line: one line on stderr, redrawn in place and gone at the end.
 
 use crate::cli::{ProfileOptions, Verbosity};
-use crate::export::text::{basename, grouped, human_bytes, plural, slowness, wrap};
+use crate::export::cost::slowness;
+use crate::export::text::{basename, grouped, human_bytes, plural, wrap};
 use crate::progress::Reading;
 use crate::tracer::terminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

@@ -24,6 +24,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const CALL_NS: u64 = 150;
 const FAULT_NS: u64 = 250;
 
+/// From so many looks on the estimate is told without bounds.
+const MANY_LOOKS: u32 = 50;
+
 /// At most so many threads are looked at.
 const THREADS: usize = 256;
 
@@ -44,6 +47,8 @@ pub struct Slowdown {
     busy: Duration,
     /// The part of it in which they got on: where some ran and some stood still for the tracer, a share.
     moving: Duration,
+    /// How often it was looked.
+    looks: u32,
     /// [`Self::busy`], each moment times the number of threads that could have run at once.
     lanes: Duration,
     usage: Usage,
@@ -96,6 +101,7 @@ impl Slowdown {
             idle: Duration::ZERO,
             busy: Duration::ZERO,
             moving: Duration::ZERO,
+            looks: 0,
             lanes: Duration::ZERO,
             usage: Usage::default(),
         }
@@ -144,11 +150,12 @@ impl Slowdown {
             user_ns: cpu.user_ns,
             ..Cost::default()
         };
-        progress.waited(self.waited(self.began.elapsed(), &cost));
+        progress.waited(self.waited(self.began.elapsed(), &cost).about);
     }
 
     /// Counts a time in which some threads ran, or were ready to, and others were held by the tracer.
     fn count(&mut self, running: u32, held: u32, passed: Duration) {
+        self.looks = self.looks.saturating_add(1);
         let lanes = running.saturating_add(held).min(self.processors);
         if lanes == 0 {
             self.idle += passed;
@@ -160,7 +167,7 @@ impl Slowdown {
     }
 
     /// How much of a run of `wall` time the program has waited for heaptrace.
-    fn waited(&self, wall: Duration, cost: &Cost) -> Duration {
+    fn waited(&self, wall: Duration, cost: &Cost) -> Waited {
         let ratio = |part: Duration, whole: Duration, otherwise: f64| {
             if whole.is_zero() { otherwise } else { part.as_secs_f64() / whole.as_secs_f64() }
         };
@@ -169,9 +176,17 @@ impl Slowdown {
         let (own, used) = (Duration::from_nanos(cost.own_cpu_ns()), Duration::from_nanos(cost.cpu_ns));
         // where it was looked seldom, the CPU time alone is a better measure of how long the program ran
         let least = own.as_secs_f64() / ratio(self.lanes, self.busy, 1.0);
-        let ran = (wall.as_secs_f64() * moving * ratio(own, used, 1.0)).max(least);
-        let alone = wall.as_secs_f64() * idle + ran;
-        Duration::try_from_secs_f64(wall.as_secs_f64() - alone).unwrap_or_default()
+        let moving = moving * ratio(own, used, 1.0);
+        let wall = wall.as_secs_f64();
+        let ran = (wall * moving).max(least);
+        let waited = |alone: f64| Duration::try_from_secs_f64(wall - alone).unwrap_or_default();
+        let (low, high) = between((idle + moving).min(1.0), self.looks);
+        let about = waited(wall * idle + ran);
+        Waited {
+            about,
+            least: waited((wall * high).max(least)).min(about),
+            most: waited((wall * low).max(least)).max(about),
+        }
     }
 
     /// Writes down for how long the program has waited until its end.
@@ -194,8 +209,30 @@ impl Slowdown {
         let sum = Cost { known_cpu_ns, ..sum };
         tracing::debug!("slowness: {self:?}, {sum:?}");
         let waited = self.waited(Duration::from_nanos(sum.wall_ns), &sum);
-        traced.first.cost.waited_ns = Some(u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX));
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        traced.first.cost.waited_ns = Some(ns(waited.about));
+        traced.first.cost.waited_range_ns = (self.looks < MANY_LOOKS).then(|| (ns(waited.least), ns(waited.most)));
     }
+}
+
+/// How long a program has waited, and between which bounds that lies with a probability of 90 %.
+#[derive(Clone, Copy, Debug)]
+struct Waited {
+    about: Duration,
+    least: Duration,
+    most: Duration,
+}
+
+/// Between which bounds a share lies with a probability of 90 % of which so many looks have told.
+///
+/// Source: Agresti and Coull, Approximate is better than "exact" for interval estimation of binomial proportions (1998).
+fn between(share: f64, looks: u32) -> (f64, f64) {
+    // of the normal distribution, 5 % on either side
+    const Z: f64 = 1.645;
+    let all = f64::from(looks) + Z * Z;
+    let middle = (share * f64::from(looks) + Z * Z / 2.0) / all;
+    let error = Z * (middle * (1.0 - middle) / all).sqrt();
+    ((middle - error).max(0.0), (middle + error).min(1.0))
 }
 
 #[cfg(test)]
@@ -219,13 +256,31 @@ mod tests {
 
     #[test]
     fn what_is_neither_work_nor_sleep_is_waiting() {
-        let waited = seen(&[(0, 0, 2), (1, 0, 1), (0, 1, 7)]).waited(SECOND * 10, &cost(1_000, 1_000, 0));
+        let waited = seen(&[(0, 0, 2), (1, 0, 1), (0, 1, 7)]).waited(SECOND * 10, &cost(1_000, 1_000, 0)).about;
         assert_eq!(waited.as_millis(), 7_000);
         // never looked at
-        assert_eq!(seen(&[]).waited(SECOND, &cost(250, 250, 0)).as_millis(), 750);
+        assert_eq!(seen(&[]).waited(SECOND, &cost(250, 250, 0)).about.as_millis(), 750);
         // it ran all the time, or was ready to while others ran; it slept all the time
-        assert_eq!(seen(&[(1, 0, 10)]).waited(SECOND * 10, &cost(3_000, 3_000, 0)), Duration::ZERO);
-        assert_eq!(seen(&[(0, 0, 10)]).waited(SECOND * 10, &cost(20, 20, 0)), Duration::ZERO);
+        assert_eq!(seen(&[(1, 0, 10)]).waited(SECOND * 10, &cost(3_000, 3_000, 0)).about, Duration::ZERO);
+        assert_eq!(seen(&[(0, 0, 10)]).waited(SECOND * 10, &cost(20, 20, 0)).about, Duration::ZERO);
+    }
+
+    /// Few looks leave much open, but for what the CPU time tells.
+    #[test]
+    fn bounds_narrow_with_the_number_of_looks() {
+        let bounds = |looks: &[(u32, u32, u32)], own_ms| {
+            let waited = seen(looks).waited(SECOND * 10, &cost(own_ms, own_ms, 0));
+            [waited.least, waited.about, waited.most].map(|time| time.as_millis())
+        };
+        let ten: Vec<_> = (0..10).map(|look| if look < 3 { (1, 0, 1) } else { (0, 1, 1) }).collect();
+        let thousand: Vec<_> = (0..1000).map(|look| ten[look % 10]).collect();
+        assert_eq!(bounds(&ten, 1), [4_383, 7_000, 8_764]);
+        assert_eq!(bounds(&thousand, 1), [6_756, 7_000, 7_232]);
+        assert_eq!(bounds(&ten, 2_500), [4_383, 7_000, 7_500], "so long it has run at least");
+        assert_eq!(bounds(&[], 2_500), [0, 7_500, 7_500]);
+        // all looks alike prove little
+        let [least, about, most] = bounds(&[(0, 1, 1); 10], 100);
+        assert!(least < 8_200 && (about, most) == (9_900, 9_900), "{least}");
     }
 
     #[test]
@@ -243,7 +298,7 @@ mod tests {
 
     #[test]
     fn threads_side_by_side_would_have_shared_the_work() {
-        let waited = seen(&[(1, 3, 10)]).waited(SECOND * 10, &cost(2_000, 2_000, 0));
+        let waited = seen(&[(1, 3, 10)]).waited(SECOND * 10, &cost(2_000, 2_000, 0)).about;
         assert_eq!(waited.as_millis(), 5_000, "one ran where two processors were there");
     }
 
@@ -254,7 +309,7 @@ mod tests {
         let alone = |cpu_ms, user_ms, events, known_ms| {
             let cost = cost(cpu_ms, user_ms, 100_000);
             let cost = Cost { stops_cpu_ns: 500 * MS, events, known_cpu_ns: known_ms * MS, ..cost };
-            (SECOND * 10 - seen.waited(SECOND * 10, &cost)).as_millis()
+            (SECOND * 10 - seen.waited(SECOND * 10, &cost).about).as_millis()
         };
         // half of the CPU time was its own, so half of the 3 s in which it ran
         assert_eq!(alone(1_000, 500, 0, 0), 1_500);
@@ -270,7 +325,7 @@ mod tests {
     fn what_recording_takes_is_not_the_program_s_work() {
         let seen = seen(&[(1, 0, 10)]);
         let cost = Cost { recording_ns: 7_500 * MS, ..cost(10_000, 10_000, 0) };
-        assert_eq!(seen.waited(SECOND * 10, &cost).as_millis(), 7_500);
+        assert_eq!(seen.waited(SECOND * 10, &cost).about.as_millis(), 7_500);
     }
 
     /// 4,000,000 events that took 130 ns each, or 700 with the program's own work; and at stops.

@@ -2,7 +2,7 @@
 
 use super::sections::{self, Layout, has_lifetimes};
 use super::text::{basename, duration, grouped, human_bytes, percent, plural, short_name, telling_frames};
-use super::view::{TRUNCATED_STACK, UNKNOWN_STACK, View};
+use super::view::{NamedFrame, TRUNCATED_STACK, UNKNOWN_STACK, View};
 use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::{Amount, Sample, Stranded};
@@ -162,6 +162,9 @@ fn site_name(view: &View<'_>, stack: usize) -> Option<String> {
 
 fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
     let site = site_name(view, stack).unwrap_or_else(|| "an unknown call".to_owned());
+    // who writes a script does not choose how its interpreter asks for memory
+    let is_script = telling_frames(view, stack, 1).first().is_some_and(NamedFrame::is_script);
+    let remedy = |text: &'static str| if is_script { "" } else { text };
     match *proof {
         Proof::LargestAtPeak { blocks, bytes, peak_bytes } => format!(
             "{site} has {} of the peak, {} in {}: less there, or freed before, is as much less at the peak",
@@ -175,19 +178,21 @@ fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
                 None => String::new(),
             };
             format!(
-                "{site} makes {} that it frees before the next, {} of all, {} a second{lived}: one made before the loop would serve all",
+                "{site} makes {} that it frees before the next, {} of all, {} a second{lived}{}",
                 plural(temporary, "block"),
                 percent(temporary, all_allocations),
                 grouped(per_second),
+                remedy(": one made before the loop would serve all"),
             )
         }
         Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes } => format!(
-            "{site} makes {} larger {} times, up to {}, in which {} are copied {} times: reserve that much at once",
+            "{site} makes {} larger {} times, up to {}, in which {} are copied {} times{}",
             plural(buffers, "buffer"),
             grouped(growths),
             human_bytes(largest_bytes),
             human_bytes(copied_bytes),
             grouped(copies),
+            remedy(": reserve that much at once"),
         ),
         Proof::SizeClass { size, excess, blocks, bytes } => format!(
             "{site} has {} of {} at the peak, {} too much for a smaller chunk of glibc's: {} would spare {}",
@@ -198,17 +203,19 @@ fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
             human_bytes(bytes),
         ),
         Proof::NeverWritten { never_written_bytes, blocks, bytes } => format!(
-            "{site} never writes {} of the {} that it asks for in {}, at their ends: ask for less, or give back what is left (shrink_to_fit)",
+            "{site} never writes {} of the {} that it asks for in {}, at their ends{}",
             human_bytes(never_written_bytes),
             human_bytes(bytes),
             plural(blocks, "block"),
+            remedy(": ask for less, or give back what is left (shrink_to_fit)"),
         ),
         Proof::FreedElsewhere { freed_elsewhere, freed, bytes, arena } => format!(
-            "{site} allocates {} that another thread frees, {} of those that were freed, {}: their memory goes back to the first thread's arena, or waits in the other's cache{}; hand them back to be freed or used again",
+            "{site} allocates {} that another thread frees, {} of those that were freed, {}: their memory goes back to the first thread's arena, or waits in the other's cache{}{}",
             plural(freed_elsewhere, "block"),
             percent(freed_elsewhere, freed),
             human_bytes(bytes),
             arena.map_or_else(String::new, |arena| kept_in(&arena, freed_elsewhere)),
+            remedy("; hand them back to be freed or used again"),
         ),
     }
 }

@@ -11,6 +11,7 @@ mod source;
 mod tree;
 
 use super::advice::{self, Told};
+use super::cost;
 use super::json::{self, frames::FrameTable};
 use super::problems::problems;
 use super::report::thread_sums;
@@ -272,7 +273,7 @@ fn words<'a>(
         column: view.value(options.value).name(),
         header: lines(|out| sections::header(out, UNWRAPPED, profile, "")),
         resident: sections::resident_sentence(profile),
-        cost: lines(|out| sections::cost(out, UNWRAPPED, view)),
+        cost: lines(|out| cost::cost(out, UNWRAPPED, view)),
         unnamed: lines(|out| names::missing(out, UNWRAPPED, view)),
         anomalies: found
             .map(|anomaly| WordsAnomaly { count: anomaly.count, label: anomaly.label, meaning: anomaly.meaning })

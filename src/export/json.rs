@@ -120,6 +120,7 @@ struct ReportMapped {
 struct ReportCost {
     wall_ns: u64,
     waited_ns: Option<u64>,
+    waited_range_ns: Option<(u64, u64)>,
     stopped_ns: u64,
     stopped_max_ns: u64,
     events: u64,
@@ -276,6 +277,7 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
         cost: ReportCost {
             wall_ns: cost.wall_ns,
             waited_ns: cost.waited_ns.map(|waited| waited.min(cost.wall_ns)),
+            waited_range_ns: cost.waited_range_ns,
             stopped_ns: cost.stopped_ns,
             stopped_max_ns: cost.stopped_max_ns,
             events: cost.events,

@@ -1,6 +1,7 @@
 //! The summary of one screen that `run` and `attach` print at the end.
 
 use super::advice;
+use super::cost;
 use super::names;
 use super::output::Outcome;
 use super::processes;
@@ -50,7 +51,7 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
     sections::anomalies(&mut out, layout, profile);
     names::missing(&mut out, layout, &view);
     sections::other_processes(&mut out, layout, profile);
-    sections::cost(&mut out, layout, &view);
+    cost::cost(&mut out, layout, &view);
     sections::warnings(&mut out, layout, profile);
     files(&mut out, layout, options.files, &view);
     out

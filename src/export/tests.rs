@@ -51,6 +51,7 @@ fn profile_without_types() -> Profile {
         cost: Cost {
             wall_ns: 2_310_000_000,
             waited_ns: Some(1_200_000_000),
+            waited_range_ns: None,
             cpu_ns: 1_500_000_000,
             user_ns: 900_000_000,
             stops_cpu_ns: 0,

@@ -112,21 +112,6 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
-/// By how much a program is slower that has waited `waited` ns of its `wall` ns: `hardly slower`, `2.4 times slower`, `310 times slower`.
-pub(crate) fn slowness(wall_ns: u64, waited_ns: u64) -> String {
-    const MOST: f64 = 10_000.0;
-    let times = wall_ns as f64 / wall_ns.saturating_sub(waited_ns).max(1) as f64;
-    // two digits: it is an estimate
-    match times {
-        _ if wall_ns == 0 || times < 1.05 => "hardly slower".to_owned(),
-        ..9.95 => format!("{} times slower", format!("{times:.1}").trim_end_matches(".0")),
-        ..99.5 => format!("{times:.0} times slower"),
-        ..995.0 => format!("{:.0} times slower", (times / 10.0).round() * 10.0),
-        ..MOST => format!("{} times slower", grouped((times / 100.0).round() as u64 * 100)),
-        _ => format!("more than {} times slower", grouped(MOST as u64)),
-    }
-}
-
 /// `1 block`, `2 blocks`
 pub(crate) fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })

@@ -2,6 +2,7 @@
 
 use super::ExportOptions;
 use super::advice;
+use super::cost;
 use super::leaks;
 use super::names;
 use super::processes;
@@ -50,7 +51,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     names::missing(&mut text, layout, view);
     sections::other_processes(&mut text, layout, profile);
     allocators(&mut text, layout, view);
-    sections::cost(&mut text, layout, view);
+    cost::cost(&mut text, layout, view);
     sections::warnings(&mut text, layout, profile);
     leaks::verdict(&mut text, layout, profile);
     out.write_all(text.as_bytes())

@@ -100,6 +100,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
     let cost = Cost {
         wall_ns: report.cost.wall_ns,
         waited_ns: report.cost.waited_ns,
+        waited_range_ns: report.cost.waited_range_ns,
         stopped_ns: report.cost.stopped_ns,
         stopped_max_ns: report.cost.stopped_max_ns,
         events: report.cost.events,

@@ -80,7 +80,12 @@ impl Merger {
         // Processes share pages, and have their peaks at different times: there is no sum.
         let process = ProcessInfo { resident: None, ..first.meta.process.clone() };
         let mut empty = Profile::empty(Meta { process, ..first.meta.clone() });
-        empty.cost = Cost { conditions: first.cost.conditions, waited_ns: first.cost.waited_ns, ..Cost::default() };
+        empty.cost = Cost {
+            conditions: first.cost.conditions,
+            waited_ns: first.cost.waited_ns,
+            waited_range_ns: first.cost.waited_range_ns,
+            ..Cost::default()
+        };
         let mut merger = Self {
             merged: empty,
             pool: Pool::new(Place::First),

@@ -66,6 +66,7 @@ impl Recording {
             recording_ns: self.cost.recording_ns.saturating_sub(before.recording_ns),
             stops: self.cost.stops.saturating_sub(before.stops),
             waited_ns: None,
+            waited_range_ns: None,
             ..self.cost
         };
         let anomalies = same_image.map_or(self.anomalies, |told| self.anomalies.since(&told.anomalies));

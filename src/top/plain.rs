@@ -2,7 +2,8 @@
 
 use super::state::{State, per_second};
 use crate::ctl::{Change, TopAnswer, TopSite};
-use crate::export::text::{duration, grouped, human_bytes, plural, right, short_name, slowness};
+use crate::export::cost::slowness;
+use crate::export::text::{duration, grouped, human_bytes, plural, right, short_name};
 
 /// The widths of the columns, from left to right, without the site.
 pub(super) const WIDTHS: [usize; 5] = [11, 12, 9, 13, 11];

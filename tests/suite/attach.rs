@@ -117,7 +117,7 @@ fn attach_by_name() {
     let program = Program::fixture("victim");
     let name = format!("a-rather-long-victim-name-{}", std::process::id());
     let copy = program.folder().join(&name);
-    std::fs::copy(program.exe(), &copy).unwrap();
+    crate::support::copy_file(program.exe(), &copy).unwrap();
     let (victim, pid) = start_victim(&Program::new(&copy).args(["1"]));
     let tracer = Program::new("/bin/true");
     let report = tracer.report_path();
@@ -137,7 +137,7 @@ fn attach_by_ambiguous_name() {
     let program = Program::fixture("victim");
     let name = format!("one-of-two-victims-{}", std::process::id());
     let copy = program.folder().join(&name);
-    std::fs::copy(program.exe(), &copy).unwrap();
+    crate::support::copy_file(program.exe(), &copy).unwrap();
     let program = Program::new(&copy).args(["1"]);
     let ((first, first_pid), (second, second_pid)) = (start_victim(&program), start_victim(&program));
     let tracer = Program::new("/bin/true");

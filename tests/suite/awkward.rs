@@ -262,7 +262,7 @@ fn an_exec_that_does_not_end_does_not_keep_heaptrace() {
     for signals in [&[Signal::SIGTERM][..], &[Signal::SIGINT, Signal::SIGINT]] {
         let script = Program::new("/bin/true");
         let (interpreter, path) = (script.folder().join("interpreter"), script.folder().join("script"));
-        std::fs::copy("/bin/true", &interpreter).unwrap();
+        crate::support::copy_file("/bin/true", &interpreter).unwrap();
         std::fs::write(&path, format!("#!{}\n", interpreter.display())).unwrap();
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let mut lease = Program::fixture("lease").args([interpreter.to_str().unwrap()]).start();

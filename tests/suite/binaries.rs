@@ -19,7 +19,7 @@ fn program() -> (TempDir, Program) {
 fn copy_of(built: &Path) -> (TempDir, Program) {
     let folder = TempDir::new();
     let copy = folder.path().join("peak");
-    std::fs::copy(built, &copy).unwrap();
+    crate::support::copy_file(built, &copy).unwrap();
     (folder, Program::new(&copy))
 }
 

@@ -41,7 +41,7 @@ impl Copied {
     fn of(built: &Path) -> Self {
         let folder = TempDir::new();
         let program = folder.path().join("layers");
-        std::fs::copy(built, &program).unwrap();
+        crate::support::copy_file(built, &program).unwrap();
         Self { folder, program }
     }
 
@@ -182,7 +182,7 @@ fn debug_files_are_found() {
     tool("objcopy", &[&link, text(&copied.program)]);
     copied.traced(&[], Known::All);
     // a debug file of another build is refused, and the user is told
-    std::fs::copy(fixtures::program_with("layers", &["-O1"]), &debug).unwrap();
+    crate::support::copy_file(fixtures::program_with("layers", &["-O1"]), &debug).unwrap();
     let traced = copied.traced(&[], Known::Nothing);
     assert!(traced.ended.stderr.contains("checksum"), "{}", traced.ended.stderr);
 }
@@ -212,7 +212,7 @@ fn stripped_static_programs_with_symbols_elsewhere() {
     copied.traced(&["--debug-dir", text(&tree)], Known::All);
 
     let mini = copied.join("mini");
-    std::fs::copy(&debug, &mini).unwrap();
+    crate::support::copy_file(&debug, &mini).unwrap();
     tool("strip", &["--strip-debug", text(&mini)]);
     tool("xz", &[text(&mini)]);
     let section = format!("--add-section=.gnu_debugdata={}", text(&copied.join("mini.xz")));

@@ -213,8 +213,8 @@ fn suppressed_leaks_do_not_fail() {
     let fixture = Program::fixture("judged");
     let folder = fixture.outside("bin");
     std::fs::create_dir(&folder).unwrap();
-    std::fs::copy(fixture.exe(), folder.join("judged")).unwrap();
-    std::fs::copy(&rules, folder.join("beside.supp")).unwrap();
+    crate::support::copy_file(fixture.exe(), folder.join("judged")).unwrap();
+    crate::support::copy_file(&rules, folder.join("beside.supp")).unwrap();
     let program = Program::new(folder.join("judged")).env("LSAN_OPTIONS", "suppressions=beside.supp");
     let hidden = check(&program, &[], &["leak"]);
     assert_eq!(hidden.verdict(), (0, "clean"), "{}", hidden.ended.stderr);
@@ -236,7 +236,7 @@ fn a_baseline_excuses_what_it_knows() {
     let program = Program::fixture("judged");
     assert_eq!(check(&program, &[], &["leak"]).verdict(), (23, "leaks"));
     let old = program.outside("old.json");
-    std::fs::copy(program.report_path(), &old).unwrap();
+    crate::support::copy_file(program.report_path(), &old).unwrap();
     let known = check(&program, &["--baseline", old.to_str().unwrap()], &["leak"]);
     assert_eq!(known.verdict(), (0, "clean"), "{}", known.ended.stderr);
     let packed = std::process::Command::new("gzip").arg("-k").arg(&old).status().unwrap();
@@ -244,7 +244,7 @@ fn a_baseline_excuses_what_it_knows() {
     let known = check(&program, &["--baseline", &format!("{}.gz", old.display())], &["leak"]);
     assert_eq!(known.verdict(), (0, "clean"), "{}", known.ended.stderr);
     assert_eq!(check(&program, &[], &["clean"]).verdict(), (0, "clean"));
-    std::fs::copy(program.report_path(), &old).unwrap();
+    crate::support::copy_file(program.report_path(), &old).unwrap();
     let new = check(&program, &["--baseline", old.to_str().unwrap()], &["leak"]);
     assert_eq!(new.verdict(), (23, "leaks"), "{}", new.ended.stderr);
 }

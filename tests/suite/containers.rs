@@ -149,7 +149,7 @@ fn dev_stdout_where_the_machine_s_root_has_no_id() {
     let place = std::env::temp_dir().join(format!("heaptrace-rootless-{}", std::process::id()));
     std::fs::create_dir_all(&place).unwrap();
     let tracer = place.join("heaptrace");
-    std::fs::copy(HEAPTRACE, &tracer).unwrap();
+    crate::support::copy_file(HEAPTRACE, &tracer).unwrap();
     let script = r#""$1" run -q -o /dev/stdout --format json -- /bin/true | cat; exit "${PIPESTATUS[0]}""#;
     let program = Program::new("setpriv")
         .args(["--reuid=65533", "--regid=65533", "--clear-groups", "unshare", "--user", "--map-root-user"])
@@ -273,7 +273,7 @@ fn t37_asking_across_namespaces() {
     std::fs::create_dir_all(&place).unwrap();
     let copy = |from: &std::path::Path, name: &str| {
         let to = place.join(name);
-        std::fs::copy(from, &to).unwrap();
+        crate::support::copy_file(from, &to).unwrap();
         to
     };
     let tracer = copy(HEAPTRACE.as_ref(), "heaptrace");
@@ -349,7 +349,7 @@ fn t46_names_of_code_made_at_run_time() {
     assert_named(&traced.report);
 
     let copy = |inside: &std::path::Path| {
-        std::fs::copy(fixtures::program("perf_map"), inside.join("app")).unwrap();
+        crate::support::copy_file(fixtures::program("perf_map"), inside.join("app")).unwrap();
     };
     let contained = container::apart(Apart::Container, &copy, &["./app"]);
     let (target, pid, inner) = container::start(&contained, Apart::Container);

@@ -56,7 +56,7 @@ fn another_user_is_refused() {
     let attached = tracer.start_attached(&[], pid);
     procfs::wait_until_probed(pid);
     let copy = program.folder().join("heaptrace");
-    std::fs::copy(HEAPTRACE, &copy).unwrap();
+    crate::support::copy_file(HEAPTRACE, &copy).unwrap();
     for folder in copy.ancestors().skip(1).take_while(|folder| folder.starts_with(std::env::temp_dir())) {
         let _ = std::fs::set_permissions(folder, PermissionsExt::from_mode(0o1777));
     }

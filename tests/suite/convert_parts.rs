@@ -93,7 +93,7 @@ fn copy() -> (TempDir, Program) {
     let built = fixtures::program_with("peak", &[&format!("-Wl,--build-id=0x{ID}")]);
     let folder = TempDir::new();
     let copy = folder.path().join("peak");
-    fs::copy(built, &copy).unwrap();
+    crate::support::copy_file(built, &copy).unwrap();
     (folder, Program::new(&copy))
 }
 
@@ -114,7 +114,7 @@ fn names_are_found_on_another_machine() {
 
     // Another program of the same name and the same addresses: its names would be lies.
     let other = fixtures::program_with("peak", &["-Wl,--build-id=0x1234567812345678"]);
-    fs::copy(other, program.exe()).unwrap();
+    crate::support::copy_file(other, program.exe()).unwrap();
     assert!(!has_names(&[]));
     assert!(has_names(&["--debug-dir", text(&store)]));
     let ended = program.start_heaptrace(["convert", "-q", text(&trace), "-o", "-", "--format", "txt"]).wait().success();

@@ -72,7 +72,8 @@ fn answer(mut stream: &TcpStream, request: &str, file: &PathBuf) {
 fn stripped() -> (TempDir, PathBuf, PathBuf) {
     let folder = TempDir::new();
     let (program, debug) = (folder.path().join("layers"), folder.path().join("elsewhere"));
-    std::fs::copy(fixtures::program_with("layers", &[&format!("-Wl,--build-id=0x{ID}")]), &program).unwrap();
+    crate::support::copy_file(fixtures::program_with("layers", &[&format!("-Wl,--build-id=0x{ID}")]), &program)
+        .unwrap();
     for arguments in [
         &["objcopy", "--only-keep-debug", program.to_str().unwrap(), debug.to_str().unwrap()][..],
         &["strip", program.to_str().unwrap()],

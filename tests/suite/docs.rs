@@ -44,7 +44,7 @@ fn tells(value: &Value) -> bool {
 #[test]
 fn the_commands_for_scripts_answer() {
     let dir = TempDir::new();
-    std::fs::copy(fixtures::program("sites"), dir.path().join("app")).unwrap();
+    crate::support::copy_file(fixtures::program("sites"), dir.path().join("app")).unwrap();
     for name in ["main.json", "branch.json"] {
         assert!(shell(&format!("heaptrace run -o {name} -- ./app"), dir.path()).status.success());
     }
@@ -103,7 +103,7 @@ fn run_page(page: &str) {
         return;
     }
     let dir = TempDir::new();
-    std::fs::copy(fixtures::program("sites"), dir.path().join("app")).unwrap();
+    crate::support::copy_file(fixtures::program("sites"), dir.path().join("app")).unwrap();
     let (victim, pid) = start_victim(&Program::fixture("victim").args(["2", "churn"]));
     let mut meanwhile = Vec::new();
     for command in commands {

@@ -21,7 +21,7 @@ impl Service {
         let name = format!("{name}-{}", std::process::id());
         let fixture = Program::fixture("victim");
         let copy = fixture.folder().join(&name);
-        std::fs::copy(fixture.exe(), &copy).unwrap();
+        crate::support::copy_file(fixture.exe(), &copy).unwrap();
         // The copy must outlive this function; so must its folder.
         let program = Program::new(&copy).args(["2"]).keeping(fixture);
         Self { name, program, tracer: Program::new("/bin/true") }
@@ -248,7 +248,7 @@ fn processes_that_end_at_once_are_passed_over() {
     for _ in 0..crate::suite::rounds(3) {
         let service = Service::new("short");
         let copy = service.program.folder().join(&service.name);
-        std::fs::copy("/bin/true", &copy).unwrap();
+        crate::support::copy_file("/bin/true", &copy).unwrap();
         let (short, stop) = (copy.to_str().unwrap(), service.tracer.outside("stop"));
         std::fs::write(&stop, "").unwrap();
         let script = "until [ -s $1 ]; do $0; done";

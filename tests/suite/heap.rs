@@ -219,7 +219,7 @@ else:
 #[test]
 fn each_block_of_glibc_is_found_at_its_address() {
     // Static programs lie low, each run elsewhere: links that are mixed with their own place then look much like those that are not.
-    let mut programs = vec![fixtures::program_with("blocks_of", &["-static"]); 8];
+    let mut programs = vec![fixtures::program_with("blocks_of", &["-static"]); 5];
     programs.push(fixtures::program("blocks_of"));
     programs.extend(fixtures::other_glibcs().iter().map(|root| fixtures::program_of_glibc("blocks_of", root)));
     for program in programs {
@@ -447,7 +447,7 @@ fn trim_that_is_broken_off_does_no_harm() {
     let program = Program::fixture("copied");
     let mut running = program.start();
     let pid: i32 = running.value("ready").parse().unwrap();
-    break_off(&["heap", "--trim"], pid, 11, |order| {
+    break_off(&["heap", "--trim"], pid, 19, |order| {
         running.send("well");
         assert_eq!(running.line(), "well", "{order}");
     });
@@ -456,7 +456,7 @@ fn trim_that_is_broken_off_does_no_harm() {
     // while it is at work
     let program = Program::fixture("heap_of");
     let (mut running, pid, _) = start(&program);
-    break_off(&["heap", "--trim"], pid, 797, |order| {
+    break_off(&["heap", "--trim"], pid, 1499, |order| {
         running.send("well");
         assert_eq!(running.line(), "well", "{order}");
     });
@@ -515,7 +515,7 @@ fn a_copy_that_is_broken_off_does_no_harm() {
     let program = Program::fixture("copied");
     let mut running = program.start();
     let pid: i32 = running.value("ready").parse().unwrap();
-    break_off(&["heap"], pid, 7, |order| {
+    break_off(&["heap"], pid, 11, |order| {
         let lives = |child: &i32| procfs::state(*child).is_some_and(|state| state != 'Z');
         procfs::wait_until(&format!("{order}: no copy lives"), || !children(pid).iter().any(lives));
         running.send("well");

@@ -30,7 +30,7 @@ struct Apart {
 fn apart(flags: &[&str]) -> Apart {
     let folder = TempDir::new();
     let (program, debug) = (folder.path().join("layers"), folder.path().join("layers.debug"));
-    std::fs::copy(fixtures::program_with("layers", flags), &program).unwrap();
+    crate::support::copy_file(fixtures::program_with("layers", flags), &program).unwrap();
     tool("objcopy", &["--only-keep-debug", program.to_str().unwrap(), debug.to_str().unwrap()]);
     let link = format!("--add-gnu-debuglink={}", debug.to_str().unwrap());
     tool("objcopy", &["--strip-all", &link, program.to_str().unwrap()]);
@@ -87,7 +87,7 @@ fn what_unpacks_to_gigabytes_is_left_alone() {
     let no_frames = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"];
     let folder = TempDir::new();
     let frames = folder.path().join("frames");
-    std::fs::copy(fixtures::program_with("layers", &no_frames), &frames).unwrap();
+    crate::support::copy_file(fixtures::program_with("layers", &no_frames), &frames).unwrap();
     arm(&frames, ".debug_frame", LOADED);
     let info = apart(&["-Wl,--build-id=none"]);
     arm(&info.debug, ".debug_info", LOADED);
@@ -145,7 +145,7 @@ fn holes_in_a_program_s_file_are_not_copied() {
     {
         let folder = TempDir::new();
         let (program, piece) = (folder.path().join("holes"), folder.path().join("piece"));
-        std::fs::copy(fixtures::program_with("layers", flags), &program).unwrap();
+        crate::support::copy_file(fixtures::program_with("layers", flags), &program).unwrap();
         std::fs::write(&piece, "piece").unwrap();
         let added = format!("{section}={}", piece.to_str().unwrap());
         tool("objcopy", &["--add-section", &added, program.to_str().unwrap()]);
@@ -259,7 +259,8 @@ fn a_container_s_package_lists_hold_nobody_up() {
     let root = TempDir::new();
     let lists = root.path().join("var/lib/dpkg/info");
     std::fs::create_dir_all(&lists).unwrap();
-    std::fs::copy(fixtures::program_with("layers", &["-static", "-Wl,-S"]), root.path().join("layers")).unwrap();
+    crate::support::copy_file(fixtures::program_with("layers", &["-static", "-Wl,-S"]), root.path().join("layers"))
+        .unwrap();
     tool("mkfifo", &[lists.join("pipe.list").to_str().unwrap()]);
     std::os::unix::fs::symlink("/dev/zero", lists.join("zero.list")).unwrap();
     std::fs::File::create(lists.join("sparse.list")).unwrap().set_len(1 << 40).unwrap();
@@ -281,7 +282,8 @@ fn a_container_s_package_lists_hold_nobody_up() {
 fn a_program_s_name_does_nothing_to_the_terminal() {
     let folder = TempDir::new();
     let target = folder.path().join("q\x1b[31mz\u{202e}");
-    std::fs::copy(fixtures::program_with("layers", &["-Wl,--build-id=0xabcdef01ee", "-s"]), &target).unwrap();
+    crate::support::copy_file(fixtures::program_with("layers", &["-Wl,--build-id=0xabcdef01ee", "-s"]), &target)
+        .unwrap();
     let client = folder.path().join("debuginfod-find");
     std::fs::write(&client, "#!/bin/sh\nexec sleep 1000\n").unwrap();
     std::fs::set_permissions(&client, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -60,7 +60,7 @@ fn t01_ignored_signals_stay_ignored() {
 fn a_program_that_is_being_written() {
     let program = Program::new("/bin/true");
     let copy = program.folder().join("copy");
-    std::fs::copy(program.exe(), &copy).unwrap();
+    crate::support::copy_file(program.exe(), &copy).unwrap();
     let writer = std::fs::OpenOptions::new().append(true).open(&copy).unwrap();
     let ended = program.start_heaptrace(["run", copy.to_str().unwrap()]).wait();
     drop(writer);

@@ -57,7 +57,7 @@ fn no_room_for_heaptraces_threads() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).unwrap();
     let heaptrace = folder.join("heaptrace");
-    std::fs::copy(env!("CARGO_BIN_EXE_heaptrace"), &heaptrace).unwrap();
+    crate::support::copy_file(env!("CARGO_BIN_EXE_heaptrace"), &heaptrace).unwrap();
     let user = format!("--reuid={}", 200_000 + std::process::id());
     let run = |most: &str| {
         let command =

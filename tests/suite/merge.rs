@@ -25,10 +25,10 @@ fn two() -> (Program, [PathBuf; 2]) {
     let program = Program::fixture("peak");
     let Traced { profile, .. } = program.traced();
     let first = program.outside("first.pb.gz");
-    std::fs::copy(&profile, &first).unwrap();
+    crate::support::copy_file(&profile, &first).unwrap();
     let other = Program::fixture("sites");
     let second = program.outside("second.pb.gz");
-    std::fs::copy(other.traced().profile, &second).unwrap();
+    crate::support::copy_file(other.traced().profile, &second).unwrap();
     (program, [first, second])
 }
 
@@ -57,7 +57,7 @@ fn merging_is_refused_where_it_would_be_wrong() {
     let (program, [first, second]) = two();
     let (copy, torn, out) =
         (program.outside("copy.pb.gz"), program.outside("torn.pb.gz"), program.outside("out.pb.gz"));
-    std::fs::copy(&first, &copy).unwrap();
+    crate::support::copy_file(&first, &copy).unwrap();
     let bytes = std::fs::read(&first).unwrap();
     std::fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
     for (files, expected) in [
@@ -89,7 +89,7 @@ fn a_report_and_a_profile_of_one_run_are_not_added() {
     let profile = one.traced().profile;
     other.traced();
     let (out, copy) = (one.outside("sum.pb.gz"), one.outside("copy.json"));
-    std::fs::copy(one.report_path(), &copy).unwrap();
+    crate::support::copy_file(one.report_path(), &copy).unwrap();
     for file in [&profile, &copy] {
         let ended = heaptrace(&["merge", "-o", text(&out), text(&one.report_path()), text(file)]);
         assert_eq!(ended.code(), 125, "{}", ended.stderr);

@@ -124,7 +124,7 @@ fn t36_deleted_and_replaced_libraries() {
                 let folder = target.folder().to_owned();
                 let place = |name: &str, build: PathBuf| {
                     let path = folder.join(name);
-                    std::fs::copy(build, &path).unwrap();
+                    crate::support::copy_file(build, &path).unwrap();
                     path
                 };
                 let (path, late) = (place("library.so", build("old_build")), place("late.so", build("late_build")));
@@ -195,7 +195,7 @@ fn t36_program_from_a_memory_file() {
 fn t36_renamed_library() {
     let program = Program::fixture("renamed_library");
     let first = program.folder().join("first.so");
-    std::fs::copy(fixtures::library("plugin_one"), &first).unwrap();
+    crate::support::copy_file(fixtures::library("plugin_one"), &first).unwrap();
     let second = fixtures::library("plugin_two");
     let renamed = program.folder().join("renamed.so");
     let program = program.args([first.as_os_str(), second.as_os_str(), renamed.as_os_str()]);
@@ -209,7 +209,7 @@ fn t36_renamed_library() {
 fn t36_deleted_executable() {
     let program = Program::fixture("victim");
     let copy = program.folder().join("victim");
-    std::fs::copy(program.exe(), &copy).unwrap();
+    crate::support::copy_file(program.exe(), &copy).unwrap();
     let program = Program::new(&copy).args(["2"]);
     let mut victim = program.start();
     let pid = victim.value("ready").parse().unwrap();
@@ -229,12 +229,12 @@ fn t36_deleted_executable() {
 fn t36_replaced_executable() {
     let program = Program::fixture("victim");
     let copy = program.folder().join("victim");
-    std::fs::copy(program.exe(), &copy).unwrap();
+    crate::support::copy_file(program.exe(), &copy).unwrap();
     let program = Program::new(&copy).args(["2"]);
     let mut victim = program.start();
     let pid = victim.value("ready").parse().unwrap();
     let other = program.folder().join("other");
-    std::fs::copy(fixtures::program("threads"), &other).unwrap();
+    crate::support::copy_file(fixtures::program("threads"), &other).unwrap();
     std::fs::rename(&other, &copy).unwrap();
     let traced = attach_while_it_works(&mut victim, pid);
     assert!(traced.report.total("allocations") > 0);
@@ -251,12 +251,12 @@ fn t36_replaced_executable() {
 fn t36_replaced_library() {
     let folder = Program::new("/bin/true");
     let library = folder.folder().join("allocator.so");
-    std::fs::copy("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", &library).unwrap();
+    crate::support::copy_file("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", &library).unwrap();
     let program = Program::fixture("victim").args(["2"]).env("LD_PRELOAD", &library);
     let mut victim = program.start();
     let pid = victim.value("ready").parse().unwrap();
     let other = folder.folder().join("other.so");
-    std::fs::copy(fixtures::library("plugin_one"), &other).unwrap();
+    crate::support::copy_file(fixtures::library("plugin_one"), &other).unwrap();
     std::fs::rename(&other, &library).unwrap();
     let traced = attach_while_it_works(&mut victim, pid);
     let report = &traced.report;

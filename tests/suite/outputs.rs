@@ -292,7 +292,7 @@ fn shared_folders_of_an_ordinary_user() {
     }
     std::os::unix::fs::chown(&own, Some(65534), None).unwrap();
     let tracer = place.join("heaptrace");
-    std::fs::copy(env!("CARGO_BIN_EXE_heaptrace"), &tracer).unwrap();
+    crate::support::copy_file(env!("CARGO_BIN_EXE_heaptrace"), &tracer).unwrap();
     let precious = place.join("precious");
     std::fs::write(&precious, "precious").unwrap();
     for (owner, target, status) in

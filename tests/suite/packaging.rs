@@ -60,7 +60,7 @@ fn packed(folder: &Path) -> (PathBuf, String) {
         for source in sources(from, &program, &generated) {
             let to = if to.ends_with('/') { tree.join(to).join(source.file_name().unwrap()) } else { tree.join(to) };
             fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(&source, &to).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+            crate::support::copy_file(&source, &to).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
             fs::set_permissions(&to, fs::Permissions::from_mode(u32::from_str_radix(mode, 8).unwrap())).unwrap();
         }
     }
@@ -133,7 +133,7 @@ fn the_package_installs_and_runs_in_a_clean_root_folder() {
     assert!(packages.contains(&"libc6"), "{depends}");
     let root = folder.join("root");
     clean_root(&root, &packages);
-    fs::copy(fixtures::program("peak"), root.join("app")).unwrap();
+    crate::support::copy_file(fixtures::program("peak"), root.join("app")).unwrap();
     let mut apart = Command::new("unshare");
     apart.args(container::UNSHARE);
     let said = out_of(apart.args(["sh", "-ec", IN_ROOT, "sh"]).args([&root, &file]));

@@ -170,7 +170,7 @@ fn tests_that_have_grown_since_the_baseline_fail() {
     let folder = TempDir::new();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let [baseline, xml, md] = [at("before.json"), at("tests.junit.xml"), at("tests.md")];
-    std::fs::copy(first.report_path(), &baseline).unwrap();
+    crate::support::copy_file(first.report_path(), &baseline).unwrap();
     let compared = |program: &Program, limit: &str| {
         let options = ["--per-test", "--baseline", &baseline, "--fail-if-grown", limit, "-o", &xml, "-o", &md];
         check(program, &options, &args)
@@ -201,7 +201,7 @@ fn tests_that_have_grown_since_the_baseline_fail() {
     // a report that knows no tests is no baseline for them
     let other = program();
     assert_eq!(check(&other, &[], &args).verdict(), (0, "clean"));
-    std::fs::copy(other.report_path(), &baseline).unwrap();
+    crate::support::copy_file(other.report_path(), &baseline).unwrap();
     let refused = program()
         .start_heaptrace(["check", "--per-test", "--baseline", &baseline, "--fail-if-grown", "1%", "true"])
         .wait();

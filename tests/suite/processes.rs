@@ -159,7 +159,7 @@ pub fn set_user_id_helper(command: &[&str]) -> Option<(Report, Ended)> {
     for (from, to) in
         [(fixture.exe(), &helper), (fixture.exe(), &main), (env!("CARGO_BIN_EXE_heaptrace").as_ref(), &heaptrace)]
     {
-        std::fs::copy(from, to).unwrap();
+        crate::support::copy_file(from, to).unwrap();
         std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     chown(&helper, Some(NOBODY), Some(NOBODY)).unwrap();

@@ -349,7 +349,7 @@ fn without_a_terminal_it_prints() {
 fn a_program_s_name_does_nothing_to_the_terminal() {
     let fixture = Program::fixture("shared");
     let evil = fixture.folder().join("evil\x1b]0;gotcha\x07\x1b[41m");
-    std::fs::copy(fixture.exe(), &evil).unwrap();
+    crate::support::copy_file(fixture.exe(), &evil).unwrap();
     let mut taker = Taker::of(Program::new(&evil).keeping(fixture), false);
     let mut top = taker.top(&[]);
     taker.take(1);

@@ -31,7 +31,7 @@ fn a_browser_gets_a_page_of_the_profile() {
     let profile = dir.path().join("a%i.pb.gz");
     let program = Program::fixture("sites");
     program.traced();
-    std::fs::copy(program.profile_path(), &profile).unwrap();
+    crate::support::copy_file(program.profile_path(), &profile).unwrap();
     let (failing, opening) = (dir.path().join("failing"), dir.path().join("opening"));
     noting(&failing, 3);
     noting(&opening, 0);
@@ -58,7 +58,7 @@ fn a_browser_gets_a_page_of_the_profile() {
     noting(&go, 0);
     assert!(view(dir.path(), "", &["--pprof", "a%i.pb.gz"]).status.success());
     assert_eq!(words(&go).unwrap(), "tool pprof -http=: a%i.pb.gz");
-    std::fs::copy(program.report_path(), dir.path().join("b.json")).unwrap();
+    crate::support::copy_file(program.report_path(), dir.path().join("b.json")).unwrap();
     // without the lines of sources there is less in a page
     let length = |words: &[&str]| {
         let output = view(dir.path(), opening.to_str().unwrap(), words);

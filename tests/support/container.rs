@@ -108,7 +108,7 @@ impl Contained {
     pub fn of(apart: Apart, flags: &[&str], finish: &dyn Fn(&Path)) -> Self {
         let build = |to: &Path, place: &str| {
             let site = |name: &str| format!("-DSITE={place}_{name}");
-            let copy = |from: PathBuf, name: &str| std::fs::copy(from, to.join(name)).unwrap();
+            let copy = |from: PathBuf, name: &str| crate::support::copy_file(from, to.join(name)).unwrap();
             copy(fixtures::program_with("contained", &[&[site("allocate").as_str()], flags].concat()), "app");
             copy(Self::library(&[&[site("plugin").as_str()], flags].concat()), "plugin.so");
             copy(Self::library(&[&[site("late").as_str()], flags].concat()), "late.so");

@@ -16,3 +16,16 @@ pub mod running;
 pub mod stopped;
 pub mod tempdir;
 pub mod terminal;
+
+use std::path::Path;
+use std::process::Command;
+
+/// Copies a file, which may be executed at once: a process of its own writes it. A descriptor of this one would be inherited by what other tests start
+/// meanwhile, and a file that somebody has open to write can't be executed (ETXTBSY).
+///
+/// # Errors
+/// If cp fails, which says why.
+pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) -> std::io::Result<()> {
+    let done = Command::new("cp").arg("--").args([from.as_ref(), to.as_ref()]).status()?;
+    if done.success() { Ok(()) } else { Err(std::io::Error::other(format!("cp: {done}"))) }
+}

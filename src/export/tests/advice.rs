@@ -55,3 +55,22 @@ fn advice_is_told_in_the_same_words_everywhere() {
         markdown.split("#### Advice").next().unwrap().matches("\n- ").count() + 4
     );
 }
+
+/// Who writes a script can't choose how its interpreter asks for memory: the figures are told, and no remedy.
+#[test]
+fn advice_on_scripts_has_no_remedy_of_c() {
+    let mut profile = wasteful();
+    let native = sentences(&profile);
+    for location in &mut profile.locations {
+        (location.module, location.offset) = (None, Addr::of_script(7).0);
+    }
+    let scripts = sentences(&profile);
+    let remedies = ["reserve that much", "one made before the loop", "hand them back"];
+    let told = |sentences: &[(String, String)]| {
+        remedies.map(|remedy| sentences.iter().filter(|(_, text)| text.contains(remedy)).count())
+    };
+    assert_eq!((told(&native), told(&scripts)), ([1, 1, 1], [0, 0, 0]), "{scripts:#?}");
+    for kind in ["growth", "freed_elsewhere", "temporaries"] {
+        assert!(scripts.iter().any(|(told, _)| told == kind), "{scripts:#?}");
+    }
+}

@@ -264,7 +264,7 @@ fn a_row_has_the_lines_of_all_its_stacks() {
 
 #[test]
 fn slowness_is_told_in_times() {
-    let told = |waited| text::slowness(1_000_000, waited);
+    let told = |waited| cost::slowness(1_000_000, waited);
     let expected = [
         (0, "hardly slower"),
         (500_000, "2 times slower"),
@@ -277,5 +277,14 @@ fn slowness_is_told_in_times() {
     for (waited, text) in expected {
         assert_eq!(told(waited), text);
     }
-    assert_eq!(text::slowness(0, 0), "hardly slower");
+    assert_eq!(cost::slowness(0, 0), "hardly slower");
+    let between = |least, most| cost::slowness_between(1_000_000, (least, most));
+    for (least, most, text) in [
+        (0, 600_000, "up to 2.5 times slower"),
+        (500_000, 960_000, "2 to 25 times slower"),
+        (875_000, 1_000_000, "at least 8 times slower"),
+    ] {
+        assert_eq!(between(least, most).as_deref(), Some(text));
+    }
+    assert_eq!((between(500_000, 600_000), between(0, 0)), (None, None), "about the same");
 }

@@ -99,6 +99,8 @@ pub(super) struct ReportCost {
     pub(super) wall_ns: u64,
     #[serde(default)]
     pub(super) waited_ns: Option<u64>,
+    #[serde(default)]
+    pub(super) waited_range_ns: Option<(u64, u64)>,
     pub(super) stopped_ns: u64,
     pub(super) stopped_max_ns: u64,
     pub(super) events: u64,

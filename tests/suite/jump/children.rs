@@ -31,7 +31,7 @@ fn j35_a_thread_executes_a_program_amid_others() {
 fn j35_a_program_with_other_rights_is_executed() {
     let program = Program::fixture("exec_rights");
     let other = program.outside("other");
-    std::fs::copy(program.exe(), &other).unwrap();
+    crate::support::copy_file(program.exe(), &other).unwrap();
     if std::os::unix::fs::chown(&other, Some(65534), None).is_err() {
         eprintln!("no file of another user can be made here: not tested");
         return;

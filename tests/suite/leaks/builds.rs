@@ -18,7 +18,7 @@ fn project() -> Program {
     for entry in std::fs::read_dir(package("examples/ci")).unwrap() {
         let path = entry.unwrap().path();
         if path.is_file() {
-            std::fs::copy(&path, program.folder().join(path.file_name().unwrap())).unwrap();
+            crate::support::copy_file(&path, program.folder().join(path.file_name().unwrap())).unwrap();
         }
     }
     program
