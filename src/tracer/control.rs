@@ -397,15 +397,26 @@ pub fn unblock_terminal_stops() -> Result<()> {
 
 /// Changes the mask of this thread; returns the old one.
 fn change_mask(how: i32, set: &libc::sigset_t) -> Result<SignalMask> {
-    let mut old = MaybeUninit::uninit();
+    let mut old = MaybeUninit::zeroed();
     // SAFETY: both sets are valid; `old` is filled by the call.
-    let result = unsafe { libc::pthread_sigmask(how, set, old.as_mut_ptr()) };
-    if result == 0 {
-        // SAFETY: filled by the successful call.
+    if unsafe { mask_call(how, set, old.as_mut_ptr()) } == 0 {
+        // SAFETY: zeroed, which is a valid set, and filled by the successful call.
         Ok(SignalMask(unsafe { old.assume_init() }))
     } else {
-        Err(TracerError::Own { operation: "block signals", source: std::io::Error::from_raw_os_error(result) })
+        Err(TracerError::own("block signals"))
     }
+}
+
+/// The system call, as the C library's function leaves out the signals that it has for itself. In the mask that is inherited from
+/// a program with another C library they can be anybody's. Allocates nothing and takes no lock.
+///
+/// # Safety
+/// `set` is valid, and `old` too or null.
+pub(super) unsafe fn mask_call(how: i32, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> libc::c_long {
+    /// Of a set, in the kernel's view.
+    const BYTES: usize = 8;
+    // SAFETY: as the caller promises; sets are at least as large.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, old, BYTES) }
 }
 
 /// Makes `command` start with the signal mask that heaptrace was started with, and SIGXFSZ as it was: std passes on what we
@@ -418,13 +429,10 @@ pub fn give_inherited_signals(command: &mut std::process::Command) {
         super::faults::restore_inherited();
         restore_file_size_signal();
         // SAFETY: the mask is valid, nothing is returned.
-        let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
-        match result {
-            0 => Ok(()),
-            error => Err(std::io::Error::from_raw_os_error(error)),
-        }
+        let result = unsafe { mask_call(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
+        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
-    // SAFETY: between fork and exec the closure calls setrlimit, signal and pthread_sigmask only, which allocate nothing and take no lock.
+    // SAFETY: between fork and exec the closure calls setrlimit, signal and rt_sigprocmask only, which allocate nothing and take no lock.
     unsafe { command.pre_exec(reset) };
 }
 
@@ -480,7 +488,7 @@ pub const fn signal_name(signal: i32) -> &'static str {
 /// Takes one of the blocked signals in `set`.
 fn wait_for(set: &libc::sigset_t, timeout: Duration) -> Option<i32> {
     let timeout = libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
     };
     // SAFETY: set and timeout are valid, no siginfo is asked for.

@@ -205,7 +205,7 @@ fn claim(tid: i32, signal: i32) -> Result<Option<Waited>> {
 }
 
 /// Lets a stopped task go: its report is no longer there to be taken.
-fn let_run(kind: libc::c_uint, tid: i32, signal: i32, operation: &'static str) -> Result<()> {
+fn let_run(kind: impl Into<i64>, tid: i32, signal: i32, operation: &'static str) -> Result<()> {
     request(kind, tid, 0, as_word(signal), operation)?;
     if UNCLAIMED.get().is_some_and(|(unclaimed, _)| unclaimed == tid) {
         UNCLAIMED.set(None);
@@ -609,10 +609,11 @@ const fn as_word(value: i32) -> u64 {
     value as u64
 }
 
-fn request(request: libc::c_uint, tid: i32, addr: u64, data: u64, operation: &'static str) -> Result<()> {
+/// The system call itself: the C libraries do not agree about the type of a request. Not for requests that read a word, which only their functions return.
+fn request(request: impl Into<i64>, tid: i32, addr: u64, data: u64, operation: &'static str) -> Result<()> {
     injection::point(Call::Other).map_err(|source| TracerError::Task { operation, tid, source })?;
     // SAFETY: ptrace acts on the other process; where `data` is an address of ours, the wrappers above pass a
     // place that is valid and large enough for the request.
-    let result = unsafe { libc::ptrace(request, tid, addr, data) };
+    let result = unsafe { libc::syscall(libc::SYS_ptrace, request.into(), i64::from(tid), addr, data) };
     if result == -1 { Err(TracerError::last(operation, tid)) } else { Ok(()) }
 }
