@@ -397,26 +397,15 @@ pub fn unblock_terminal_stops() -> Result<()> {
 
 /// Changes the mask of this thread; returns the old one.
 fn change_mask(how: i32, set: &libc::sigset_t) -> Result<SignalMask> {
-    let mut old = MaybeUninit::zeroed();
+    let mut old = MaybeUninit::uninit();
     // SAFETY: both sets are valid; `old` is filled by the call.
-    if unsafe { mask_call(how, set, old.as_mut_ptr()) } == 0 {
-        // SAFETY: zeroed, which is a valid set, and filled by the successful call.
+    let result = unsafe { libc::pthread_sigmask(how, set, old.as_mut_ptr()) };
+    if result == 0 {
+        // SAFETY: filled by the successful call.
         Ok(SignalMask(unsafe { old.assume_init() }))
     } else {
-        Err(TracerError::own("block signals"))
+        Err(TracerError::Own { operation: "block signals", source: std::io::Error::from_raw_os_error(result) })
     }
-}
-
-/// The system call, as the C library's function leaves out the signals that it has for itself. In the mask that is inherited from
-/// a program with another C library they can be anybody's. Allocates nothing and takes no lock.
-///
-/// # Safety
-/// `set` is valid, and `old` too or null.
-pub(super) unsafe fn mask_call(how: i32, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> libc::c_long {
-    /// Of a set, in the kernel's view.
-    const BYTES: usize = 8;
-    // SAFETY: as the caller promises; sets are at least as large.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, old, BYTES) }
 }
 
 /// Makes `command` start with the signal mask that heaptrace was started with, and SIGXFSZ as it was: std passes on what we
@@ -429,10 +418,13 @@ pub fn give_inherited_signals(command: &mut std::process::Command) {
         super::faults::restore_inherited();
         restore_file_size_signal();
         // SAFETY: the mask is valid, nothing is returned.
-        let result = unsafe { mask_call(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
-        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        let result = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
+        match result {
+            0 => Ok(()),
+            error => Err(std::io::Error::from_raw_os_error(error)),
+        }
     };
-    // SAFETY: between fork and exec the closure calls setrlimit, signal and rt_sigprocmask only, which allocate nothing and take no lock.
+    // SAFETY: between fork and exec the closure calls setrlimit, signal and pthread_sigmask only, which allocate nothing and take no lock.
     unsafe { command.pre_exec(reset) };
 }
 

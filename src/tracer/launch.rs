@@ -5,7 +5,7 @@
 //! the exec that waits for us.
 
 use super::affinity::CpuSet;
-use super::control::{SignalMask, mask_call};
+use super::control::SignalMask;
 use super::injection::{self, Call};
 use super::{Result, TracerError, procfs, ptrace};
 use crate::elf::Elf;
@@ -257,7 +257,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
             super::control::restore_file_size_signal();
             super::limits::restore();
             super::faults::restore_inherited();
-            mask_call(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
             // Without this the read below would never see the end of the pipe if heaptrace died now.
             libc::close(gate_write.as_raw_fd());
             let mut byte = 0u8;

@@ -5,6 +5,7 @@ use crate::tracer::guardian::orphan::{Looked, Orphan};
 use crate::tracer::jump::region;
 use crate::tracer::probe::{self, CodeAccess, StopCost, TraceCheck};
 use crate::tracer::{permission, procfs};
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 
 /// Where distributions put separate debug files.
@@ -41,7 +42,7 @@ pub(super) struct Facts {
     pub(super) hidepid: Option<String>,
     /// Whether the distribution is Debian or made from it.
     pub(super) debian: bool,
-    /// The C library that we run with.
+    /// The C library that we run with, or programs do here.
     pub(super) libc: Option<Libc>,
     /// Folders of $HEAPTRACE_DEBUG_PATH, and whether each is there.
     pub(super) debug_path: Vec<(PathBuf, bool)>,
@@ -104,7 +105,7 @@ pub(super) fn gather(debug_dirs: &[PathBuf]) -> Facts {
         shadow_stack: flag("user_shstk"),
         hidepid: hidepid(&read("/proc/self/mounts")),
         debian: is_debian(&read("/etc/os-release")),
-        libc: libc_path(&read("/proc/self/maps")).map(|path| libc(path, debug_dirs)),
+        libc: libc_path(&read("/proc/self/maps")).or_else(libc_of_parent).map(|path| libc(path, debug_dirs)),
         debug_path: debug_dirs.iter().map(|dir| (dir.clone(), dir.is_dir())).collect(),
         debuginfod: std::env::var_os("DEBUGINFOD_URLS").is_some_and(|urls| !urls.is_empty()),
     }
@@ -174,6 +175,11 @@ fn is_debian(os_release: &str) -> bool {
 fn libc_path(maps: &str) -> Option<PathBuf> {
     let paths = maps.lines().filter_map(|line| line.find('/').and_then(|start| line.get(start..)));
     paths.map(Path::new).find(|path| path.file_name().is_some_and(|name| name == "libc.so.6")).map(Path::to_owned)
+}
+
+/// That of the program that started us, as a rule a shell: we may be linked statically.
+fn libc_of_parent() -> Option<PathBuf> {
+    libc_path(&std::fs::read_to_string(format!("/proc/{}/maps", parent_id())).ok()?)
 }
 
 fn libc(path: PathBuf, debug_dirs: &[PathBuf]) -> Libc {
