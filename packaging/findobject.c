@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-/* glibc's, as of x86-64. */
+/* As glibc has it on x86-64. */
 struct dl_find_object {
     unsigned long long flags;
     void *map_start;

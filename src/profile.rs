@@ -156,7 +156,8 @@ pub struct Cost {
     /// For how long the program had to wait for heaptrace, ns: by how much tracing has prolonged its run, as far as could be
     /// measured. None where that is not known.
     pub waited_ns: Option<u64>,
-    /// Between which bounds [`Self::waited_ns`] lies with a probability of 90 %, ns, where it is an estimate from few looks at the threads: that of a short run.
+    /// Between which bounds [`Self::waited_ns`] lies with a probability of about 90 %, ns, where it is an estimate from few looks at the threads: that of a run of
+    /// less than some ten seconds.
     pub waited_range_ns: Option<(u64, u64)>,
     /// CPU time of all threads, ns, of that in user mode.
     pub cpu_ns: u64,

@@ -244,8 +244,7 @@ impl Session {
         let action = match self.decide(&mut stop) {
             Ok(action) => action,
             Err(error) if error.is_out_of_reach() => Action::Gone,
-            // its memory and its files under /proc go before it has ended, and what reads them tells of that in many ways
-            Err(error) if stop.stopped.is_being_killed() => {
+            Err(error) if error.may_come_of_dying() && stop.stopped.is_being_killed() => {
                 tracing::debug!("at a stop of task {}, which is being killed: {error}", stop.tid());
                 Action::Gone
             }

@@ -174,6 +174,11 @@ impl TracerError {
         matches!(self, Self::Died { .. } | Self::Unresponsive { .. } | Self::Overtaken { .. })
     }
 
+    /// Whether it may have come of the end of a task that is being killed: its memory and its files under /proc go before it has ended.
+    pub const fn may_come_of_dying(&self) -> bool {
+        matches!(self, Self::ProcFile { .. } | Self::Write { .. } | Self::NotKept { .. } | Self::Task { .. })
+    }
+
     /// Whether a refusal may be of the moment: see [`seize::seize_all`].
     fn may_pass(&self) -> bool {
         matches!(self, Self::Task { source, .. } if source.raw_os_error() == Some(libc::EPERM))

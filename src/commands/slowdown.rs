@@ -24,8 +24,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const CALL_NS: u64 = 150;
 const FAULT_NS: u64 = 250;
 
-/// From so many looks on the estimate is told without bounds.
-const MANY_LOOKS: u32 = 50;
+/// From so many looks on the estimate is told without bounds: that is a run of some ten seconds.
+const MANY_LOOKS: f64 = 100.0;
 
 /// At most so many threads are looked at.
 const THREADS: usize = 256;
@@ -47,8 +47,8 @@ pub struct Slowdown {
     busy: Duration,
     /// The part of it in which they got on: where some ran and some stood still for the tracer, a share.
     moving: Duration,
-    /// How often it was looked.
-    looks: u32,
+    /// The sum of the squares of the times between looks that were counted, s².
+    squares: f64,
     /// [`Self::busy`], each moment times the number of threads that could have run at once.
     lanes: Duration,
     usage: Usage,
@@ -101,7 +101,7 @@ impl Slowdown {
             idle: Duration::ZERO,
             busy: Duration::ZERO,
             moving: Duration::ZERO,
-            looks: 0,
+            squares: 0.0,
             lanes: Duration::ZERO,
             usage: Usage::default(),
         }
@@ -155,7 +155,7 @@ impl Slowdown {
 
     /// Counts a time in which some threads ran, or were ready to, and others were held by the tracer.
     fn count(&mut self, running: u32, held: u32, passed: Duration) {
-        self.looks = self.looks.saturating_add(1);
+        self.squares += passed.as_secs_f64().powi(2);
         let lanes = running.saturating_add(held).min(self.processors);
         if lanes == 0 {
             self.idle += passed;
@@ -176,17 +176,27 @@ impl Slowdown {
         let (own, used) = (Duration::from_nanos(cost.own_cpu_ns()), Duration::from_nanos(cost.cpu_ns));
         // where it was looked seldom, the CPU time alone is a better measure of how long the program ran
         let least = own.as_secs_f64() / ratio(self.lanes, self.busy, 1.0);
-        let moving = moving * ratio(own, used, 1.0);
         let wall = wall.as_secs_f64();
-        let ran = (wall * moving).max(least);
+        let ran = (wall * moving * ratio(own, used, 1.0)).max(least);
         let waited = |alone: f64| Duration::try_from_secs_f64(wall - alone).unwrap_or_default();
-        let (low, high) = between((idle + moving).min(1.0), self.looks);
+        // what the looks leave open is how long it got on; how much of that was its own is measured
+        let got_on = (idle + moving).min(1.0);
+        let own_part =
+            if got_on > 0.0 { (idle + moving * ratio(own, used, 1.0)) / got_on } else { ratio(own, used, 1.0) };
+        let (low, high) = between(got_on, self.looks());
+        let (low, high) = (low * own_part, high * own_part);
         let about = waited(wall * idle + ran);
         Waited {
             about,
             least: waited((wall * high).max(least)).min(about),
             most: waited((wall * low).max(least)).max(about),
         }
+    }
+
+    /// As how many looks of equal weight those count that there were.
+    fn looks(&self) -> f64 {
+        let seen = (self.idle + self.busy).as_secs_f64();
+        if self.squares > 0.0 { seen * seen / self.squares } else { 0.0 }
     }
 
     /// Writes down for how long the program has waited until its end.
@@ -202,6 +212,7 @@ impl Slowdown {
             stops_cpu_ns: sum.stops_cpu_ns.saturating_add(recording.cost.stops_cpu_ns),
             known_cpu_ns: sum.known_cpu_ns.saturating_add(recording.cost.known_cpu_ns),
             events: sum.events.saturating_add(recording.cost.events),
+            events_without_stop: sum.events_without_stop.saturating_add(recording.cost.events_without_stop),
             recording_ns: sum.recording_ns.saturating_add(recording.cost.recording_ns),
             ..sum
         });
@@ -211,11 +222,13 @@ impl Slowdown {
         let waited = self.waited(Duration::from_nanos(sum.wall_ns), &sum);
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         traced.first.cost.waited_ns = Some(ns(waited.about));
-        traced.first.cost.waited_range_ns = (self.looks < MANY_LOOKS).then(|| (ns(waited.least), ns(waited.most)));
+        // where the slowdown is that or more, the bounds would be, too
+        let has_bounds = self.looks() < MANY_LOOKS && !sum.is_at_least();
+        traced.first.cost.waited_range_ns = has_bounds.then(|| (ns(waited.least), ns(waited.most)));
     }
 }
 
-/// How long a program has waited, and between which bounds that lies with a probability of 90 %.
+/// How long a program has waited, and between which bounds that lies with a probability of about 90 %.
 #[derive(Clone, Copy, Debug)]
 struct Waited {
     about: Duration,
@@ -223,14 +236,14 @@ struct Waited {
     most: Duration,
 }
 
-/// Between which bounds a share lies with a probability of 90 % of which so many looks have told.
+/// The bounds of a share that was estimated from so many looks: it would lie between them with a probability of 90 % if the looks did not depend on each other.
 ///
 /// Source: Agresti and Coull, Approximate is better than "exact" for interval estimation of binomial proportions (1998).
-fn between(share: f64, looks: u32) -> (f64, f64) {
+fn between(share: f64, looks: f64) -> (f64, f64) {
     // of the normal distribution, 5 % on either side
     const Z: f64 = 1.645;
-    let all = f64::from(looks) + Z * Z;
-    let middle = (share * f64::from(looks) + Z * Z / 2.0) / all;
+    let all = looks + Z * Z;
+    let middle = (share * looks + Z * Z / 2.0) / all;
     let error = Z * (middle * (1.0 - middle) / all).sqrt();
     ((middle - error).max(0.0), (middle + error).min(1.0))
 }
@@ -278,6 +291,10 @@ mod tests {
         assert_eq!(bounds(&thousand, 1), [6_756, 7_000, 7_232]);
         assert_eq!(bounds(&ten, 2_500), [4_383, 7_000, 7_500], "so long it has run at least");
         assert_eq!(bounds(&[], 2_500), [0, 7_500, 7_500]);
+        // the part of it that was its own does not come from looks
+        let half = Cost { stops_cpu_ns: 500 * MS, ..cost(1_000, 500, 100_000) };
+        let half = seen(&ten).waited(SECOND * 10, &half);
+        assert_eq!([half.least, half.about, half.most].map(|time| time.as_millis()), [7_191, 8_500, 9_382]);
         // all looks alike prove little
         let [least, about, most] = bounds(&[(0, 1, 1); 10], 100);
         assert!(least < 8_200 && (about, most) == (9_900, 9_900), "{least}");

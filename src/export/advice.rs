@@ -164,7 +164,7 @@ fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
     let site = site_name(view, stack).unwrap_or_else(|| "an unknown call".to_owned());
     // who writes a script does not choose how its interpreter asks for memory
     let is_script = telling_frames(view, stack, 1).first().is_some_and(NamedFrame::is_script);
-    let remedy = |text: &'static str| if is_script { "" } else { text };
+    let remedy = |text: &str| if is_script { String::new() } else { text.to_owned() };
     match *proof {
         Proof::LargestAtPeak { blocks, bytes, peak_bytes } => format!(
             "{site} has {} of the peak, {} in {}: less there, or freed before, is as much less at the peak",
@@ -195,12 +195,11 @@ fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
             remedy(": reserve that much at once"),
         ),
         Proof::SizeClass { size, excess, blocks, bytes } => format!(
-            "{site} has {} of {} at the peak, {} too much for a smaller chunk of glibc's: {} would spare {}",
+            "{site} has {} of {} at the peak, {} too much for a smaller chunk of glibc's{}",
             plural(blocks, "block"),
             plural(size, "byte"),
             plural(excess, "byte"),
-            plural(size.saturating_sub(excess), "byte"),
-            human_bytes(bytes),
+            remedy(&format!(": {} would spare {}", plural(size.saturating_sub(excess), "byte"), human_bytes(bytes))),
         ),
         Proof::NeverWritten { never_written_bytes, blocks, bytes } => format!(
             "{site} never writes {} of the {} that it asks for in {}, at their ends{}",

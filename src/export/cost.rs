@@ -29,13 +29,12 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
     let line = match cost.waited_ns {
         Some(waited) => {
             let waited = waited.min(cost.wall_ns);
-            let range = cost.waited_range_ns.filter(|_| !cost.is_at_least());
-            let between = range.and_then(|range| slowness_between(cost.wall_ns, range));
+            let between = cost.waited_range_ns.and_then(|range| slowness_between(cost.wall_ns, range));
             let least = if cost.is_at_least() { "at least " } else { "" };
-            let slowness = between.unwrap_or_else(|| slowness(cost.wall_ns, waited));
+            let slowness = between.unwrap_or_else(|| format!("{least}{}", slowness(cost.wall_ns, waited)));
             let (share, waited) = (percent(waited, cost.wall_ns), duration(waited));
             format!(
-                "{wall} wall time, of which the program waited for heaptrace for about {waited} ({share}): {least}{slowness} than without"
+                "{wall} wall time, of which the program waited for heaptrace for about {waited} ({share}): {slowness} than without"
             )
         }
         None => format!("{wall} wall time"),
@@ -128,11 +127,11 @@ pub(crate) fn slowness(wall_ns: u64, waited_ns: u64) -> String {
     }
 }
 
-/// The same where it lies between two bounds that are not about the same: `1.5 to 4 times slower`, `up to 3 times slower`, `at least 8 times slower`. None where they are.
+/// The same where it lies between two bounds that are far apart: `1.5 to 4 times slower`, `up to 3 times slower`, `at least 8 times slower`. None where they are not.
 pub(crate) fn slowness_between(wall_ns: u64, waited_ns: (u64, u64)) -> Option<String> {
     /// By what the upper bound is more, for both to be told.
     const APART: f64 = 1.3;
-    let (least, most) = (times(wall_ns, waited_ns.0), times(wall_ns, waited_ns.1));
+    let (least, most) = (times(wall_ns, waited_ns.0).min(MOST), times(wall_ns, waited_ns.1).min(MOST));
     if most <= least * APART {
         return None;
     }

@@ -213,7 +213,9 @@ struct ReportShare<'a> {
     #[serde(flatten)]
     of: ReportType<'a>,
     allocated: Amount,
+    freed: Amount,
     live: Amount,
+    at_peak: Amount,
 }
 
 /// What the program could do to allocate less.
@@ -277,7 +279,9 @@ fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTo
         cost: ReportCost {
             wall_ns: cost.wall_ns,
             waited_ns: cost.waited_ns.map(|waited| waited.min(cost.wall_ns)),
-            waited_range_ns: cost.waited_range_ns,
+            waited_range_ns: cost
+                .waited_range_ns
+                .map(|(least, most)| (least.min(cost.wall_ns), most.min(cost.wall_ns))),
             stopped_ns: cost.stopped_ns,
             stopped_max_ns: cost.stopped_max_ns,
             events: cost.events,
@@ -346,8 +350,8 @@ fn sites(view: &View<'_>) -> Vec<StackTotals> {
 
 fn report_shares<'a>(view: &View<'a>, site: &StackTotals) -> Vec<ReportShare<'a>> {
     let share = |share: &TypeShare| {
-        let of = view.object_type(share.stack)?.into();
-        Some(ReportShare { of, allocated: share.allocated, live: share.live })
+        let TypeShare { stack, allocated, freed, live, at_peak } = *share;
+        Some(ReportShare { of: view.object_type(stack)?.into(), allocated, freed, live, at_peak })
     };
     view.types_of_site(site).iter().filter_map(share).collect()
 }

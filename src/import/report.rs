@@ -16,10 +16,10 @@ use crate::profile::leaks::Suppression;
 use crate::profile::pertest::{TestRow, Tests};
 use crate::profile::saved::{Holds, Saved, Writer};
 use crate::profile::{
-    AllocatorUse, Capacity, Conditions, Cost, Meta, ProcessInfo, ProcessRow, Profile, Resident, Sample,
+    AllocatorUse, Amount, Capacity, Conditions, Cost, Meta, ProcessInfo, ProcessRow, Profile, Resident, Sample,
 };
 use crate::unwinder::Quality;
-use model::{Head, Report, ReportResident, ReportTests, Site};
+use model::{Head, Report, ReportResident, ReportTests, Site, TypeShare};
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 use tables::Tables;
@@ -124,15 +124,18 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         variance: u128::from(report.sampling.standard_error).pow(2),
         ..Saved::whole()
     };
-    budget.entries::<Sample>(report.sites.len())?;
+    budget.entries::<Sample>(report.sites.iter().map(|site| site.types.len().saturating_add(1)).sum())?;
     budget.entries::<(usize, Capacity)>(report.sites.iter().filter(|site| site.capacity.is_some()).count())?;
     budget.entries::<ProcessRow>(report.processes.len())?;
     budget.entries::<AllocatorUse>(report.allocators.len())?;
     budget.entries::<Suppression>(report.suppressions.len())?;
     let mut tables = Tables::new(report.modules, report.frames, budget)?;
-    let samples = report.sites.iter().map(|site| sample(site, &mut tables)).collect::<Result<Vec<_>, _>>()?;
-    let told = samples.iter().zip(&report.sites).filter_map(|(sample, site)| Some((sample.stack, site.capacity?)));
-    let mut capacities: Vec<(usize, Capacity)> = told.collect();
+    let mut samples = Vec::new();
+    let mut capacities: Vec<(usize, Capacity)> = Vec::new();
+    for site in &report.sites {
+        push_samples(site, &mut tables, &mut samples)?;
+        capacities.extend(samples.last().and_then(|sample| Some((sample.stack, site.capacity?))));
+    }
     capacities.sort_unstable_by_key(|(stack, _)| *stack);
     let advice = report.advice.map(|advice| judged::advice(advice, &mut tables)).transpose()?;
     let findings = judged::findings(&report.findings, &mut tables)?;
@@ -214,7 +217,8 @@ fn resident(resident: Option<&ReportResident>) -> Option<Resident> {
     })
 }
 
-fn sample(site: &Site, tables: &mut Tables<'_>) -> Result<Sample, Trouble> {
+/// One sample of a site; of one that makes objects of several types one of each, and one of the rest.
+fn push_samples(site: &Site, tables: &mut Tables<'_>, samples: &mut Vec<Sample>) -> Result<(), Trouble> {
     let quality = match site.quality.as_str() {
         "guessed" => Quality::Guessed,
         "truncated" => Quality::Truncated,
@@ -224,7 +228,8 @@ fn sample(site: &Site, tables: &mut Tables<'_>) -> Result<Sample, Trouble> {
     if let Some(told) = &site.r#type {
         tables.set_object(stack, told)?;
     }
-    Ok(Sample {
+    let lifetime_ns = |freed: Amount| site.mean_lifetime_ns.unwrap_or(0).saturating_mul(freed.objects);
+    let mut rest = Sample {
         interval: 0,
         stack,
         thread: 0,
@@ -238,7 +243,31 @@ fn sample(site: &Site, tables: &mut Tables<'_>) -> Result<Sample, Trouble> {
         live: site.live,
         at_peak: site.at_peak,
         temporary: site.temporary,
-        lifetime_ns: site.mean_lifetime_ns.unwrap_or(0).saturating_mul(site.freed.objects),
+        lifetime_ns: lifetime_ns(site.freed),
         freed_elsewhere: 0,
-    })
+    };
+    for TypeShare { of, allocated, freed, live, at_peak } in &site.types {
+        let stack = tables.stack_of_type(stack, of)?;
+        let lifetime_ns = lifetime_ns(*freed);
+        samples.push(Sample {
+            stack,
+            allocated: *allocated,
+            freed: *freed,
+            live: *live,
+            at_peak: *at_peak,
+            // of which type they are is not told
+            temporary: std::mem::take(&mut rest.temporary),
+            lifetime_ns,
+            ..rest
+        });
+        rest.lifetime_ns = rest.lifetime_ns.saturating_sub(lifetime_ns);
+        rest.allocated = rest.allocated.minus(*allocated);
+        rest.freed = rest.freed.minus(*freed);
+        rest.live = rest.live.minus(*live);
+        rest.at_peak = rest.at_peak.minus(*at_peak);
+    }
+    if site.types.is_empty() || [rest.allocated, rest.freed, rest.live, rest.at_peak] != [Amount::default(); 4] {
+        samples.push(rest);
+    }
+    Ok(())
 }

@@ -49,7 +49,7 @@ impl TargetMemory {
         let path = format!("/proc/{tid}/mem");
         let file = injection::point(Call::Other)
             .and_then(|()| OpenOptions::new().read(true).write(true).open(&path))
-            .map_err(|source| TracerError::ProcFile { path, source })?;
+            .map_err(|source| super::procfs::unreadable(tid, path, source))?;
         Ok(Self::new(pid, tid, file))
     }
 

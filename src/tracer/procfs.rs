@@ -11,13 +11,19 @@ use std::sync::OnceLock;
 /// Reads `/proc/TID/FILE`.
 ///
 /// # Errors
-/// [`TracerError::Died`] if the task is gone, [`TracerError::ProcFile`] if the file can't be read for another reason.
+/// [`TracerError::Died`] if the task is gone (or the kernel has no such file: it says the same of both), [`TracerError::ProcFile`] if the file can't be read for
+/// another reason.
 pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
     let path = format!("/proc/{tid}/{file}");
-    injection::point(Call::Other).and_then(|()| std::fs::read(&path)).map_err(|source| match source.raw_os_error() {
+    injection::point(Call::Other).and_then(|()| std::fs::read(&path)).map_err(|source| unreadable(tid, path, source))
+}
+
+/// The error of a file of task `tid` under /proc that could not be opened or read.
+pub(super) fn unreadable(tid: i32, path: String, source: std::io::Error) -> TracerError {
+    match source.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH) => TracerError::Died { tid },
         _ => TracerError::ProcFile { path, source },
-    })
+    }
 }
 
 /// Makes sure that ids under /proc mean the processes that system calls mean by them. In a pid namespace of its own, with
@@ -146,7 +152,7 @@ pub fn tasks(pid: i32) -> Result<Vec<i32>> {
     let path = format!("/proc/{pid}/task");
     let entries = injection::point(Call::Other)
         .and_then(|()| std::fs::read_dir(&path))
-        .map_err(|source| TracerError::ProcFile { path, source })?;
+        .map_err(|source| unreadable(pid, path, source))?;
     Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
@@ -546,14 +552,16 @@ mod tests {
         assert_eq!(program_name(-1, -1), "");
     }
 
-    /// A process that was killed and waits for its parent has no maps, and later no files: that is its end, and nothing that could not be read.
+    /// A process that was killed and waits for its parent has no maps, and later no files: this is told as its end, not as a failure to read.
     #[test]
     fn maps_of_the_dead_are_gone() {
         let mut child = std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         assert!(!mappings(pid).unwrap().is_empty());
         child.kill().unwrap();
+        let begun = std::time::Instant::now();
         while state(pid, pid) != Some(b'Z') {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it does not end");
             std::thread::yield_now();
         }
         let of_zombie = mappings(pid);

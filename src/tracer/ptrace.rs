@@ -609,7 +609,7 @@ const fn as_word(value: i32) -> u64 {
     value as u64
 }
 
-/// The system call itself: the C libraries do not agree about the type of a request. Not for requests that read a word, which only their functions return.
+/// The system call itself: the C libraries do not agree about the type of a request. Not for PTRACE_PEEK*, whose word the kernel writes to `data` and the C library returns.
 fn request(request: impl Into<i64>, tid: i32, addr: u64, data: u64, operation: &'static str) -> Result<()> {
     injection::point(Call::Other).map_err(|source| TracerError::Task { operation, tid, source })?;
     // SAFETY: ptrace acts on the other process; where `data` is an address of ours, the wrappers above pass a

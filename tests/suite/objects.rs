@@ -19,6 +19,7 @@ fn told(program: &Program, options: &[&str]) -> Told {
     let ledger = lines.filter_map(|(name, bytes)| Some((name.to_owned(), bytes.parse().ok()?))).collect();
     let types = by_type(program, &traced.profile);
     assert_eq!(by_type_of_sites(&traced.report), types, "the sites of report.json tell the same");
+    assert_eq!(by_type(program, &program.report_path()), types, "and what is read from it");
     Told { ledger, types }
 }
 

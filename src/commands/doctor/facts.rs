@@ -42,7 +42,7 @@ pub(super) struct Facts {
     pub(super) hidepid: Option<String>,
     /// Whether the distribution is Debian or made from it.
     pub(super) debian: bool,
-    /// The C library that we run with, or programs do here.
+    /// Our C library, or that of our parent if we are linked statically.
     pub(super) libc: Option<Libc>,
     /// Folders of $HEAPTRACE_DEBUG_PATH, and whether each is there.
     pub(super) debug_path: Vec<(PathBuf, bool)>,
@@ -177,9 +177,10 @@ fn libc_path(maps: &str) -> Option<PathBuf> {
     paths.map(Path::new).find(|path| path.file_name().is_some_and(|name| name == "libc.so.6")).map(Path::to_owned)
 }
 
-/// That of the program that started us, as a rule a shell: we may be linked statically.
+/// That of the program that has started us: we may be linked statically.
 fn libc_of_parent() -> Option<PathBuf> {
-    libc_path(&std::fs::read_to_string(format!("/proc/{}/maps", parent_id())).ok()?)
+    // the parent may have another root folder
+    libc_path(&std::fs::read_to_string(format!("/proc/{}/maps", parent_id())).ok()?).filter(|path| path.exists())
 }
 
 fn libc(path: PathBuf, debug_dirs: &[PathBuf]) -> Libc {

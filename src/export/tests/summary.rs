@@ -283,6 +283,7 @@ fn slowness_is_told_in_times() {
         (0, 600_000, "up to 2.5 times slower"),
         (500_000, 960_000, "2 to 25 times slower"),
         (875_000, 1_000_000, "at least 8 times slower"),
+        (0, 1_000_000, "up to 10,000 times slower"),
     ] {
         assert_eq!(between(least, most).as_deref(), Some(text));
     }

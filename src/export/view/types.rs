@@ -1,8 +1,8 @@
 //! The types of what sites allocate: one function may make objects of several, on stacks that read the same.
 
 use super::{StackTotals, View, add};
-use crate::profile::Amount;
 use crate::profile::objects::ObjectType;
+use crate::profile::{Amount, Sample};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
@@ -11,16 +11,16 @@ use std::cmp::Reverse;
 pub(crate) struct TypeShare {
     /// A stack of objects of that type, for [`View::object_type`].
     pub stack: usize,
-    /// What was allocated of it.
     pub allocated: Amount,
-    /// What lives of it.
+    pub freed: Amount,
     pub live: Amount,
+    pub at_peak: Amount,
 }
 
-/// Of the first stack of each site that mixes types what it has of each, those with most allocated bytes first.
+/// What each site that mixes types has of each, by the site's first stack; those with most allocated bytes first.
 pub(super) type Shares = FxHashMap<usize, Vec<TypeShare>>;
 
-/// How many types a name of several tells.
+/// A list of types names so many.
 const NAMED: usize = 3;
 
 impl<'a> View<'a> {
@@ -49,14 +49,14 @@ impl<'a> View<'a> {
             .filter_map(|share| self.object_type(share.stack))
             .map(ToString::to_string)
             .collect();
-        let all: u64 = shares.iter().map(|share| share.allocated.objects).sum();
         if shares.len() > NAMED {
-            names.push(format!("{} more", shares.len() - NAMED));
+            names.push(format!("and {} more", shares.len() - NAMED));
         }
-        if all < site.allocated.objects {
-            names.push("others".to_owned());
+        let of_all = |amount: fn(&TypeShare) -> Amount| shares.iter().map(amount).fold(Amount::default(), Amount::plus);
+        if of_all(|share| share.allocated) != site.allocated || of_all(|share| share.live) != site.live {
+            names.push("and unknown".to_owned());
         }
-        names.join(", ")
+        names.join(" | ")
     }
 
     fn share_out(&self) -> Shares {
@@ -67,11 +67,14 @@ impl<'a> View<'a> {
             let of = self.object_type(sample.stack);
             let (Some(site), Some(_)) = (site, of) else { continue };
             let list = shares.entry(site.stack).or_default();
+            let Sample { stack, allocated, freed, live, at_peak, .. } = *sample;
             if let Some(share) = list.iter_mut().find(|share| self.object_type(share.stack) == of) {
-                add(&mut share.allocated, sample.allocated);
-                add(&mut share.live, sample.live);
+                add(&mut share.allocated, allocated);
+                add(&mut share.freed, freed);
+                add(&mut share.live, live);
+                add(&mut share.at_peak, at_peak);
             } else {
-                list.push(TypeShare { stack: sample.stack, allocated: sample.allocated, live: sample.live });
+                list.push(TypeShare { stack, allocated, freed, live, at_peak });
             }
         }
         let name = |share: &TypeShare| self.object_type(share.stack).map(|of| of.name.clone());

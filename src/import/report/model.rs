@@ -205,6 +205,8 @@ pub(super) struct Site {
     #[serde(default)]
     pub(super) r#type: Option<SiteType>,
     #[serde(default)]
+    pub(super) types: Vec<TypeShare>,
+    #[serde(default)]
     pub(super) mean_lifetime_ns: Option<u64>,
     #[serde(default)]
     pub(super) capacity: Option<Capacity>,
@@ -252,6 +254,17 @@ pub(super) struct AdviceArena {
     pub(super) system_bytes: u64,
     pub(super) live_bytes: u64,
     pub(super) free_bytes: u64,
+}
+
+/// What a site that makes objects of several types has of one.
+#[derive(Deserialize)]
+pub(super) struct TypeShare {
+    #[serde(flatten)]
+    pub(super) of: SiteType,
+    pub(super) allocated: Amount,
+    pub(super) freed: Amount,
+    pub(super) live: Amount,
+    pub(super) at_peak: Amount,
 }
 
 #[derive(Deserialize)]

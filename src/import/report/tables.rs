@@ -117,6 +117,17 @@ impl<'b> Tables<'b> {
         Ok(())
     }
 
+    /// The index of a stack like that one, for the objects of one of the types that it makes.
+    pub(super) fn stack_of_type(&mut self, like: usize, told: &SiteType) -> Result<usize, Trouble> {
+        let Some(stack) = self.stacks.get(like).cloned() else { return Ok(like) };
+        self.copies(1, size_of_val(stack.locations.as_slice()))?;
+        self.budget.entries::<Stack>(1)?;
+        self.stacks.push(stack);
+        let stack = self.stacks.len() - 1;
+        self.set_object(stack, told)?;
+        Ok(stack)
+    }
+
     /// The index of a stack.
     pub(super) fn stack(&mut self, stack: &[FrameOf], quality: Quality) -> Result<usize, Trouble> {
         let mut locations = Vec::new();
