@@ -2,7 +2,7 @@
 
 use super::procfs;
 use super::tempdir::TempDir;
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{SigHandler, Signal, kill, killpg, signal};
 use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -100,6 +100,9 @@ impl Running {
     pub fn start(mut command: Command, stderr: PathBuf, folders: [Arc<TempDir>; 2], asked: Asked) -> Self {
         let name = format!("{command:?}");
         command.process_group(0);
+        // A shell that has started the tests in the background has them ignore Ctrl-C, and so what they start.
+        // SAFETY: no handler is installed.
+        unsafe { signal(Signal::SIGINT, SigHandler::SigDfl) }.unwrap();
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(std::fs::File::create(&stderr).unwrap());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
