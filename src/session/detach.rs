@@ -36,9 +36,15 @@ use ask::Asked;
 use prepare::Prepared;
 use std::time::{Duration, Instant};
 
-/// How long threads that run are waited for before the detach goes on without them. They only fail to stop in an
-/// uninterruptible sleep, in which they can't hit anything either.
+/// How long threads are waited for before the detach goes on without them: those in an uninterruptible sleep can't stop, and can't
+/// hit anything either.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The same while one of them is ready to run: it stops as soon as others leave it a processor, and would hit something then.
+const PATIENCE_WITH_READY: Duration = Duration::from_secs(60);
+
+/// From then on the wait takes no processor, which the threads may be waiting for.
+const SOON: Duration = Duration::from_millis(50);
 
 impl Session {
     /// Restores the target's code and detaches from all its tasks. Afterwards the tracer thread must end. May be called again if
@@ -60,7 +66,7 @@ impl Session {
             self.detach_task(stop);
         }
         let mut asked = Asked::default();
-        let deadline = Instant::now() + PATIENCE;
+        let began = Instant::now();
         loop {
             if let Err(error) = self.detach_reported() {
                 tracing::warn!("{error}");
@@ -83,12 +89,18 @@ impl Session {
             if !waiting {
                 break;
             }
-            if Instant::now() > deadline {
-                tracing::warn!("some threads did not stop for the detach within {} s", PATIENCE.as_secs());
+            let waited = began.elapsed();
+            let is_ready = || self.processes.iter().any(|process| process.awaits_a_ready_thread(&asked));
+            if waited > PATIENCE_WITH_READY || waited > PATIENCE && !is_ready() {
+                tracing::warn!("some threads did not stop for the detach within {} s", waited.as_secs());
                 self.detach_last(|_| true);
                 break;
             }
-            std::thread::yield_now();
+            if waited < SOON {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
         for process in self.processes.iter_mut() {
             process.note_stuck_threads(&asked);

@@ -74,6 +74,14 @@ impl Process {
         waiting
     }
 
+    /// Whether a thread that has not stopped yet is ready to run, or runs.
+    pub(super) fn awaits_a_ready_thread(&self, asked: &Asked) -> bool {
+        let is_last = |tid| self.teardown.last_to_detach.is_some_and(|(last, _)| last == tid);
+        let mut awaited = self.tasks.tids().into_iter().filter(|tid| !is_last(*tid) && !asked.asleep.contains(tid));
+        awaited
+            .any(|tid| procfs::state(procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid), tid) == Some(b'R'))
+    }
+
     /// If our handler for SIGTRAP is still there: wakes a thread that can take it out. Whether one is on its way to.
     pub(super) fn ask_to_uninstall(&mut self, asked: &mut Asked) -> bool {
         if !self.has_handler_to_uninstall() {
