@@ -106,38 +106,44 @@ export class Colors {
   }
 }
 
-// What is drawn in a row: the nodes from left to right.
+// What is drawn in a row: the nodes from left to right. `x` and `w` are in CSS pixels; of those of the screen a node has `left` up to, not with, `right`. No two nodes have the same ones.
 class Row {
   constructor() {
     this.n = 0;
     this.x = new Float64Array(64);
     this.w = new Float64Array(64);
+    this.left = new Int32Array(64);
+    this.right = new Int32Array(64);
     this.node = new Int32Array(64);
   }
 
-  add(x, w, node) {
-    if (this.n === this.node.length) {
-      for (const list of ['x', 'w', 'node']) {
-        const larger = new this[list].constructor(4 * this.n);
-        larger.set(this[list]);
-        this[list] = larger;
-      }
-    }
+  add(x, w, left, right, node) {
+    if (this.n === this.node.length) this.enlarge();
     this.x[this.n] = x;
     this.w[this.n] = w;
+    this.left[this.n] = left;
+    this.right[this.n] = right;
     this.node[this.n] = node;
     this.n += 1;
   }
 
-  // The index of what is at `x`, or the last before it.
-  before(x) {
+  enlarge() {
+    for (const list of ['x', 'w', 'left', 'right', 'node']) {
+      const larger = new this[list].constructor(4 * this.n);
+      larger.set(this[list]);
+      this[list] = larger;
+    }
+  }
+
+  // The node that has a pixel of the screen; -1 if none has it.
+  at(pixel) {
     let [low, high] = [0, this.n - 1];
     while (low < high) {
       const middle = (low + high + 1) >> 1;
-      if (this.x[middle] <= x) low = middle;
+      if (this.left[middle] <= pixel) low = middle;
       else high = middle - 1;
     }
-    return low;
+    return high >= 0 && pixel >= this.left[low] && pixel < this.right[low] ? this.node[low] : -1;
   }
 }
 
@@ -150,6 +156,8 @@ export class Flame {
     this.tree = null;
     this.focus = 0;
     this.rows = [];
+    // Rows that were made. They are used again and again.
+    this.made = [];
     this.hovered = -1;
     // Not known, until it is asked for again.
     this.width = 0;
@@ -189,10 +197,21 @@ export class Flame {
   show(tree, totals, zoom, flipped, found, change = null) {
     const moved = this.tree !== tree || this.flipped !== flipped || this.zoom !== zoom;
     if (this.tree !== tree || this.focus >= tree.n) this.focus = zoom;
-    Object.assign(this, { tree, totals, zoom, flipped, found, change });
     this.hover(-1);
+    this.put({ tree, totals, zoom, flipped, found, change }, moved);
+  }
+
+  put(shown, moved) {
+    Object.assign(this, shown);
     this.layOut(moved);
     this.draw();
+  }
+
+  // Shows other amounts and at once the present ones again, which nobody sees. What a browser has not run before it runs several times slower: a gesture has no time for that.
+  rehearse(others) {
+    const { tree, totals, zoom, flipped, found, change } = this;
+    if (tree === null || others.length !== tree.n) return;
+    for (const amounts of [others, totals]) this.put({ tree, totals: amounts, zoom, flipped, found, change }, false);
   }
 
   // Where all is that is wide enough, and the room that all rows need.
@@ -226,33 +245,49 @@ export class Flame {
   }
 
   rowAt(depth) {
-    while (this.rows.length <= depth) this.rows.push(new Row());
-    return this.rows[depth];
+    const { rows, made } = this;
+    while (rows.length <= depth) {
+      if (made.length === rows.length) made.push(new Row());
+      made[rows.length].n = 0;
+      rows.push(made[rows.length]);
+    }
+    return rows[depth];
   }
 
+  // Says what is drawn where. What would not have a pixel of its own is left out, with all below it.
   place() {
     const { zoom, width, tree: { depth, parent, end, deepest }, totals } = this;
     this.rows = [];
+    this.pixels = Math.max(1, Math.round(width * (globalThis.devicePixelRatio || 1)));
     for (let up = zoom; up > 0;) {
       up = parent[up];
-      this.rowAt(depth[up]).add(0, width, up);
+      this.rowAt(depth[up]).add(0, width, 0, this.pixels, up);
     }
+    this.rowAt(depth[zoom]).add(0, width, 0, this.pixels, zoom);
+    this.placeBelow(depth, end, totals, new Float64Array(deepest + 3), new Int32Array(deepest + 3));
+  }
+
+  // Those that what is zoomed to has below it. Of each row is kept where its next node begins, in CSS pixels, and how far its pixels are taken.
+  placeBelow(depth, end, totals, next, taken) {
+    const { zoom, width, pixels } = this;
     const scale = totals[zoom] > 0 ? width / totals[zoom] : 0;
-    const cursor = new Float64Array(deepest + 3);
+    const ratio = pixels / Math.max(1, width);
     const to = end[zoom];
-    this.rowAt(depth[zoom]).add(0, width, zoom);
-    cursor[depth[zoom] + 1] = 0;
     for (let i = zoom + 1; i < to;) {
       const level = depth[i];
       const w = totals[i] * scale;
-      const x = cursor[level];
-      cursor[level] = x + w;
-      if (w < NARROWEST) {
+      const x = next[level];
+      next[level] = x + w;
+      const from = taken[level];
+      const left = Math.max(from, Math.floor(x * ratio));
+      const right = Math.min(pixels, Math.max(left + (from > x * ratio ? 0 : 1), Math.round((x + w) * ratio)));
+      if (w < NARROWEST || right <= left) {
         i = end[i];
         continue;
       }
-      cursor[level + 1] = x;
-      this.rowAt(level).add(x, w, i);
+      taken[level] = right;
+      next[level + 1] = x;
+      this.rowAt(level).add(x, w, left, right, i);
       i += 1;
     }
   }
@@ -280,8 +315,8 @@ export class Flame {
 
   // Fills the frames: a line of pixels for each row, which is then repeated.
   paint(context) {
-    const { tree, zoom, found, change, colors, room, width, canvas } = this;
-    const ratio = canvas.width / Math.max(1, width);
+    const { room, canvas } = this;
+    const ratio = canvas.height / Math.max(1, room);
     const isNew = this.picture?.width !== canvas.width || this.picture.height !== canvas.height;
     if (isNew) this.picture = context.createImageData(canvas.width, canvas.height);
     const pixels = new Uint32Array(this.picture.data.buffer);
@@ -290,27 +325,31 @@ export class Flame {
     for (let depth = 0; depth < this.rows.length; depth++) {
       const y = this.y(depth);
       if (y + FRAME_HEIGHT <= 0 || y >= room) continue;
-      const row = this.rows[depth];
-      const isPale = depth < tree.depth[zoom];
       line.fill(0);
-      for (let k = 0, drawn = 0; k < row.n; k++) {
-        const left = Math.max(drawn, Math.floor(row.x[k] * ratio));
-        const right = Math.min(line.length, Math.max(left + (drawn > row.x[k] * ratio ? 0 : 1), Math.round((row.x[k] + row.w[k]) * ratio)));
-        if (right <= left) continue;
-        const node = row.node[k];
-        const func = tree.func[node];
-        const isFound = found !== null && func >= 0 && found[func] === 1;
-        let color = isFound ? colors.mark : colors.faint;
-        if (func < 0) color = colors.root;
-        else if (found === null) color = change === null ? colors.of(func, tree.frame[node], isPale) : colors.ofChange(change.before[node], change.after[node], isPale);
-        line.fill(color, left, right - left > 2 ? right - 1 : right);
-        drawn = right;
-      }
+      this.paintRow(depth, line);
       const from = Math.max(0, Math.round(y * ratio));
       const to = Math.min(canvas.height, Math.round((y + FRAME_HEIGHT - 1) * ratio));
       for (let at = from; at < to; at++) pixels.set(line, at * line.length);
     }
     context.putImageData(this.picture, 0, 0);
+  }
+
+  // Fills a line with the colours of a row's nodes.
+  paintRow(depth, line) {
+    const { tree, zoom, found, change, colors } = this;
+    const { n, left, right, node } = this.rows[depth];
+    const isPale = depth < tree.depth[zoom];
+    for (let k = 0; k < n; k++) {
+      const at = node[k];
+      const func = tree.func[at];
+      const isFound = found !== null && func >= 0 && found[func] === 1;
+      let color = isFound ? colors.mark : colors.faint;
+      if (func < 0) color = colors.root;
+      else if (found === null) color = change === null ? colors.of(func, tree.frame[at], isPale) : colors.ofChange(change.before[at], change.after[at], isPale);
+      // wide ones are set apart
+      const to = right[k] - left[k] > 2 ? right[k] - 1 : right[k];
+      for (let pixel = left[k]; pixel < to; pixel++) line[pixel] = color;
+    }
   }
 
   // The names in frames that have room for them, with pauses.
@@ -403,10 +442,7 @@ export class Flame {
     if (this.tree === null || this.waits) return -1;
     const down = y + this.top;
     const depth = Math.floor((this.flipped ? Math.max(this.height, this.room) - down : down) / FRAME_HEIGHT);
-    const row = this.rows[depth];
-    if (row === undefined || row.n === 0) return -1;
-    const at = row.before(x);
-    return x >= row.x[at] && x < row.x[at] + row.w[at] ? row.node[at] : -1;
+    return this.rows[depth]?.at(Math.floor(x * this.pixels / Math.max(1, this.width))) ?? -1;
   }
 
   // Moves between nodes: to the widest callee, the caller, the next to the left or right.

@@ -331,8 +331,7 @@ class Page {
     const key = `${func} ${at} ${model.windowKey}`;
     if (key === this.sourceKey) return;
     this.sourceKey = key;
-    const whole = this.data.columns[at]?.bytes.reduce((sum, bytes) => sum + bytes, 0) ?? 0;
-    showSource(byId('source'), this.data, func, at, whole, model.bounds === null ? '' : 'The bytes of lines are those of the whole run.');
+    showSource(byId('source'), this.data, func, at, model.bounds === null ? '' : 'The bytes of lines are those of the whole run.');
   }
 
   renderLegend() {
@@ -385,9 +384,9 @@ class Page {
   }
 }
 
-// Makes beforehand what keys may ask for, while nothing else is to be done.
-function prepare({ model }) {
-  const steps = model.beforehand();
+// Makes beforehand what keys may ask for, and tries what gestures do, while nothing else is to be done.
+function prepare({ model, flame }) {
+  const steps = model.beforehand(totals => flame.rehearse(totals));
   // Not every browser tells when it is idle.
   const idle = globalThis.requestIdleCallback ?? (next => setTimeout(() => next({ timeRemaining: () => 0 }), 30));
   const next = deadline => {

@@ -167,11 +167,15 @@ export class Model {
     return module > 0 ? `[${baseName(strings[module])}]` : '';
   }
 
-  // Makes beforehand what a key may ask for, a piece at each call.
-  *beforehand() {
+  // Makes beforehand what a key may ask for, a piece at each call. `made` is called with each column's amounts.
+  *beforehand(made) {
     for (const { name } of this.data.columns) {
       for (const unit of ['bytes', 'blocks']) {
-        if (this.bounds === null) this.totals(this.first, { col: name }, unit);
+        if (this.bounds === null) {
+          const totals = this.totals(this.first, { col: name }, unit);
+          yield;
+          made(totals);
+        }
         yield;
       }
     }
@@ -295,11 +299,15 @@ export class Model {
       if (own.self[leaves.nodes[i]] > 0) used.push(i);
     }
     yield;
-    const values = {};
-    for (const [name, amounts] of Object.entries(own)) values[name] = listOf(Float64Array, used.length, row => amounts[leaves.nodes[used[row]]]);
-    values.total = values.self;
+    const nodes = listOf(Uint32Array, used.length, row => leaves.nodes[used[row]]);
     yield;
-    const telling = row => tellingNode(first, leaves.nodes[used[row]], leaves.telling[used[row]]);
+    const values = {};
+    for (const [name, amounts] of Object.entries(own)) {
+      values[name] = amountsOf(amounts, nodes);
+      yield;
+    }
+    values.total = values.self;
+    const telling = row => tellingNode(first, nodes[row], leaves.telling[used[row]]);
     const frame = row => first.frame[telling(row)];
     const ranks = yield* this.ranks('short');
     const named = new Int32Array(NAMED * used.length);
@@ -316,8 +324,8 @@ export class Model {
     }
     const type = row => strings[leaves.types[used[row]]];
     const funcs = row => named.subarray(NAMED * row, NAMED * row + NAMED);
-    const rows = new Rows(withShares(values), {
-      name: row => siteName(first, strings, leaves.nodes[used[row]], leaves.telling[used[row]]), place: row => this.place(frame(row)), node: row => leaves.nodes[used[row]], type,
+    const rows = new Rows(yield* withShares(values), {
+      name: row => siteName(first, strings, nodes[row], leaves.telling[used[row]]), place: row => this.place(frame(row)), node: row => nodes[row], type,
     }, column => this.ranksOfRows(column, used.length, funcs, frame, true, type));
     rows.funcs = funcs;
     return rows;
@@ -335,7 +343,7 @@ export class Model {
     const used = [...titles.keys()].filter(type => sums.self[type] > 0);
     const values = Object.fromEntries(Object.entries(sums).map(([name, list]) => [name, Float64Array.from(used, type => list[type])]));
     const names = used.map(type => titles[type]);
-    return new Rows(withShares({ ...values, total: values.self }), { name: row => names[row] }, function* () {
+    return new Rows(yield* withShares({ ...values, total: values.self }), { name: row => names[row] }, function* () {
       return [yield* ranksOf(names)];
     });
   }
@@ -351,10 +359,17 @@ export class Model {
     };
     yield;
     const names = threads.map(({ name }) => (name === '' ? '[not told]' : name));
-    return new Rows(withShares(values), { name: row => names[row] }, function* () {
+    return new Rows(yield* withShares(values), { name: row => names[row] }, function* () {
       return [yield* ranksOf(names)];
     });
   }
+}
+
+// What some nodes have.
+function amountsOf(amounts, nodes) {
+  const values = new Float64Array(nodes.length);
+  for (let i = 0; i < values.length; i++) values[i] = amounts[nodes[i]];
+  return values;
 }
 
 // The nodes of sites, each once, and of each the distance of the frame that tells whose it is, and the type that all its sites have.

@@ -23,11 +23,13 @@ export function linesOf({ lines, files }, frames, func, at) {
   return found;
 }
 
-// Shows them. `whole` is what a percentage is of; `note` says what the amounts are of.
-export function showSource(element, data, func, at, whole, note) {
+// Shows them. `note` says what the amounts are of.
+export function showSource(element, data, func, at, note) {
   const { strings, words, frames } = data;
   const files = func < 0 || at < 0 ? [] : linesOf(words.source, frames, func, at);
   element.hidden = files.length === 0;
+  if (element.hidden) return;
+  const whole = data.columns[at].bytes.reduce((sum, bytes) => sum + bytes, 0);
   const parts = files.map(({ file, doubt, lines }) => {
     const rows = [];
     lines.forEach(({ number, text, own, total }, i) => {

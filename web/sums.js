@@ -48,7 +48,11 @@ export class Rows {
       const isText = this.values[column] === undefined;
       for (const ranks of yield* this.ranks(isText ? column : '')) order = yield* sortedBy(order, ranks, isText && down);
       yield;
-      if (!isText) order = yield* sortedBy(order, notNegative(this.values[column]), down);
+      if (!isText) {
+        const keys = notNegative(this.values[column]);
+        yield;
+        order = yield* sortedBy(order, keys, down);
+      }
       this.orders.set(key, order);
     }
     return this.orders.get(key);
@@ -57,18 +61,22 @@ export class Rows {
 
 // Numbers with the same differences, none of which is below 0.
 function notNegative(list) {
-  const least = list.reduce((least, value) => Math.min(least, Number.isNaN(value) ? 0 : value), 0);
+  let least = 0;
+  for (let i = 0; i < list.length; i++) {
+    // not so of NaN
+    if (list[i] < least) least = list[i];
+  }
   return least < 0 ? list.map(value => value - least) : list;
 }
 
 // Numbers in order of the keys that they have, none below 0; NaN comes last. Equal ones stay as they are. By digits of 16 bits, from the last on.
 export function* sortedBy(order, keys, down) {
-  const bits = new Uint16Array(new Float64Array(keys).buffer);
-  if (down) {
-    for (let i = 0; i < bits.length; i++) bits[i] = ~bits[i];
-    for (let i = 0; i < keys.length; i++) {
-      if (Number.isNaN(keys[i])) bits.fill(0xffff, 4 * i, 4 * i + 4);
-    }
+  const values = new Float64Array(keys);
+  const bits = new Uint16Array(values.buffer);
+  yield;
+  for (let from = 0; down && from < values.length; from += STEP) {
+    turn(values, bits, from, Math.min(values.length, from + STEP));
+    yield;
   }
   let [from, to] = [order, new Uint32Array(order.length)];
   const counts = new Uint32Array(1 << 16);
@@ -76,6 +84,7 @@ export function* sortedBy(order, keys, down) {
     counts.fill(0);
     for (let i = 0; i < from.length; i++) counts[bits[4 * from[i] + digit]] += 1;
     if (from.length === 0 || counts[bits[4 * from[0] + digit]] === from.length) continue;
+    yield;
     for (let i = 0, sum = 0; i < counts.length; i++) {
       sum += counts[i];
       counts[i] = sum - counts[i];
@@ -85,6 +94,14 @@ export function* sortedBy(order, keys, down) {
     yield;
   }
   return from;
+}
+
+// Turns the order of such numbers round, but for NaN. `bits` are those of `values`.
+function turn(values, bits, from, to) {
+  for (let i = from; i < to; i++) {
+    if (Number.isNaN(values[i])) bits.fill(0xffff, 4 * i, 4 * i + 4);
+    else for (let digit = 4 * i; digit < 4 * i + 4; digit++) bits[digit] = ~bits[digit];
+  }
 }
 
 // For each text its place in their order; equal ones have the same. Sorted in parts, which are merged.
@@ -120,12 +137,11 @@ export function* ranksOf(texts) {
 export function* sumsBy(tree, kind, groupOf, groups, own, totals) {
   const sums = {};
   for (const [name, amounts] of Object.entries(own)) {
-    const list = new Float64Array(groups);
-    for (let i = 1; i < tree.n; i++) {
-      if (amounts[i] !== 0) list[groupOf[kind[i]]] += amounts[i];
+    sums[name] = new Float64Array(groups);
+    for (let from = 1; from < tree.n; from += STEP) {
+      ownPart(kind, groupOf, amounts, sums[name], from, Math.min(tree.n, from + STEP));
+      yield;
     }
-    sums[name] = list;
-    yield;
   }
   for (const [name, amounts] of Object.entries(totals)) {
     sums[name] = new Float64Array(groups);
@@ -140,7 +156,13 @@ export function* sumsBy(tree, kind, groupOf, groups, own, totals) {
     if (sums.total[group] > 0 || sums.self[group] > 0) used.push(group);
   }
   const values = Object.fromEntries(Object.entries(sums).map(([name, list]) => [name, listOf(Float64Array, used.length, i => list[used[i]])]));
-  return { group: Uint32Array.from(used), values: withShares(values) };
+  return { group: Uint32Array.from(used), values: yield* withShares(values) };
+}
+
+function ownPart(kind, groupOf, own, sums, from, to) {
+  for (let i = from; i < to; i++) {
+    if (own[i] !== 0) sums[groupOf[kind[i]]] += own[i];
+  }
 }
 
 function totalsPart(tree, kind, groupOf, until, totals, sums, from, to) {
@@ -154,13 +176,23 @@ function totalsPart(tree, kind, groupOf, until, totals, sums, from, to) {
 }
 
 // Adds what follows from the sums: the mean size of the blocks allocated, the share of them that were temporary, and for how many seconds those lived that were freed; of a difference, by how much they have changed.
-export function withShares(values) {
+export function* withShares(values) {
   const { allocations, allocatedBytes, temporaries, freed, lifetimes, before, after } = values;
   if (before !== undefined) return { ...values, change: listOf(Float64Array, before.length, i => after[i] - before[i]) };
-  const share = part => listOf(Float64Array, allocations.length, i => (allocations[i] > 0 ? part[i] / allocations[i] : NaN));
-  const shares = { ...values, mean: share(allocatedBytes), temporary: share(temporaries) };
+  const shares = { ...values, mean: sharesOf(allocatedBytes, allocations, 1) };
+  yield;
+  shares.temporary = sharesOf(temporaries, allocations, 1);
   if (lifetimes === undefined) return shares;
-  return { ...shares, lifetime: listOf(Float64Array, freed.length, i => (freed[i] > 0 ? lifetimes[i] / freed[i] / 1e6 : NaN)) };
+  yield;
+  // lifetimes are in microseconds
+  return { ...shares, lifetime: sharesOf(lifetimes, freed, 1e6) };
+}
+
+// Each `part` of its `whole`, divided by `unit`; NaN of nothing.
+function sharesOf(part, whole, unit) {
+  const shares = new Float64Array(whole.length);
+  for (let i = 0; i < shares.length; i++) shares[i] = whole[i] > 0 ? part[i] / whole[i] / unit : NaN;
+  return shares;
 }
 
 // What a site is called: the function that tells whose allocation it is, and who calls that, as far as these are not the same.

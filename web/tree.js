@@ -1,7 +1,19 @@
 // Call trees as flat lists in preorder, and other trees made of them: folded ones, callers, callees. Pure. What may take long is a generator (work.js).
+import { finished } from './work.js';
 
-// So many nodes are gone through between two pauses.
-const PART = 1 << 13;
+// So many nodes are looked up, or joined, between two pauses.
+const PART = 1 << 9;
+
+// So many are gone through where there is little to do for each.
+const LONG_PART = 1 << 15;
+
+// Calls `work` for each part of what has `n` members, as from and to, with pauses.
+function* inParts(n, work) {
+  for (let from = 0; from < n; from += LONG_PART) {
+    work(from, Math.min(n, from + LONG_PART));
+    yield;
+  }
+}
 
 // A tree of nodes 0 … n-1, the root first, each before those that it calls. `func` and `frame` say what a node is; `end` is one past the last node below it.
 // A tree that was made of another one, its `base`, knows by `source` where its nodes have their amounts from:
@@ -13,11 +25,7 @@ class Tree {
     Object.assign(this, { n: depth.length, depth, func, frame, parent, end, kinds, base, source });
     this.sums = new Map();
     this.owns = new Map();
-    let deepest = 0;
-    for (let i = 0; i < this.n; i++) {
-      if (depth[i] > deepest) deepest = depth[i];
-    }
-    this.deepest = deepest;
+    this.deepest = deepestOf(depth);
   }
 
   // What each node has with all below it, of what the nodes of the first tree have by themselves. `key` is another one for other amounts.
@@ -60,6 +68,14 @@ class Tree {
   }
 }
 
+function deepestOf(depths) {
+  let deepest = 0;
+  for (let i = 0; i < depths.length; i++) {
+    if (depths[i] > deepest) deepest = depths[i];
+  }
+  return deepest;
+}
+
 // So many sums are kept of a tree.
 const SUMS = 24;
 
@@ -75,14 +91,19 @@ function kept(made, key, create) {
 }
 
 // One past the last node below each.
-function endsOf(parent) {
-  const end = new Int32Array(parent.length);
-  for (let i = parent.length - 1; i > 0; i--) {
+function* endsOf(parent) {
+  const n = parent.length;
+  const end = new Int32Array(n);
+  yield* inParts(n, (from, to) => endsPart(parent, end, n - to, n - from));
+  end[0] = n;
+  return end;
+}
+
+function endsPart(parent, end, from, to) {
+  for (let i = to - 1; i >= Math.max(1, from); i--) {
     if (end[i] === 0) end[i] = i + 1;
     if (end[parent[i]] < end[i]) end[parent[i]] = end[i];
   }
-  end[0] = parent.length;
-  return end;
 }
 
 // The tree that the file has. `names` has a function for each frame; the root has none, -1.
@@ -96,7 +117,7 @@ export function firstTree(depth, frame, names) {
     path[depth[i]] = i;
     if (func[i] >= kinds) kinds = func[i] + 1;
   }
-  return new Tree({ depth, func, frame, parent, end: endsOf(parent) }, kinds);
+  return new Tree({ depth, func, frame, parent, end: finished(endsOf(parent)) }, kinds);
 }
 
 // A tree that grows from its root. Its nodes are found by a hash table with open addressing: several times as fast as a Map.
@@ -153,19 +174,37 @@ class Growing {
   *finish(base, source) {
     const { n } = this;
     const size = new Int32Array(n).fill(1);
-    for (let i = n - 1; i > 0; i--) size[this.parent[i]] += size[i];
-    const [number, free] = [new Int32Array(n), new Int32Array(n)];
+    yield* inParts(n, (from, to) => this.sizesPart(size, n - to, n - from));
+    const number = new Int32Array(n);
+    const free = new Int32Array(n);
     free[0] = 1;
-    for (let i = 1; i < n; i++) {
-      const above = this.parent[i];
+    yield* inParts(n, (from, to) => this.numbersPart(size, number, free, from, to));
+    const lists = { depth: new Uint32Array(n), func: new Int32Array(n), frame: new Uint32Array(n), parent: new Int32Array(n), end: new Int32Array(n) };
+    yield* inParts(n, (from, to) => this.listsPart(size, number, lists, from, to));
+    const named = source.map ?? source.leaf;
+    yield* inParts(named.length, (from, to) => renamePart(named, number, from, to));
+    return new Tree(lists, base.kinds, base, source);
+  }
+
+  // How many nodes each has below it, and itself: from the last one on.
+  sizesPart(size, from, to) {
+    const { parent } = this;
+    for (let i = to - 1; i >= Math.max(1, from); i--) size[parent[i]] += size[i];
+  }
+
+  // Their numbers in preorder. `free` has for each the next number for a child.
+  numbersPart(size, number, free, from, to) {
+    const { parent } = this;
+    for (let i = Math.max(1, from); i < to; i++) {
+      const above = parent[i];
       number[i] = free[above];
       free[above] += size[i];
       free[i] = number[i] + 1;
     }
-    yield;
-    const [depth, func, frame] = [new Uint32Array(n), new Int32Array(n), new Uint32Array(n)];
-    const [parent, end] = [new Int32Array(n), new Int32Array(n)];
-    for (let i = 0; i < n; i++) {
+  }
+
+  listsPart(size, number, { depth, func, frame, parent, end }, from, to) {
+    for (let i = from; i < to; i++) {
       const [at, above] = [number[i], number[this.parent[i]]];
       depth[at] = i === 0 ? 0 : depth[above] + 1;
       func[at] = this.func[i];
@@ -173,12 +212,12 @@ class Growing {
       parent[at] = above;
       end[at] = at + size[i];
     }
-    yield;
-    const named = source.map ?? source.leaf;
-    for (let i = 0; i < named.length; i++) {
-      if (named[i] >= 0) named[i] = number[named[i]];
-    }
-    return new Tree({ depth, func, frame, parent, end }, base.kinds, base, source);
+  }
+}
+
+function renamePart(named, number, from, to) {
+  for (let i = from; i < to; i++) {
+    if (named[i] >= 0) named[i] = number[named[i]];
   }
 }
 
@@ -278,7 +317,8 @@ class Joining {
     }
     yield;
     const [depth, func, frame, parent] = [this.depth, this.func, this.frame, this.parent].map(list => list.subarray(0, this.n));
-    return new Tree({ depth, func, frame, parent, end: endsOf(parent) }, this.base.kinds, this.base, { map: this.map });
+    const end = yield* endsOf(parent);
+    return new Tree({ depth, func, frame, parent, end }, this.base.kinds, this.base, { map: this.map });
   }
 }
 
@@ -293,6 +333,7 @@ export function* folded(tree, hidden, merge) {
   }
   const growing = new Growing(tree.n);
   const map = new Int32Array(tree.n);
+  yield;
   for (let from = 1; from < tree.n; from += PART) {
     mergePart(tree, hidden, growing, map, from, Math.min(tree.n, from + PART));
     yield;
@@ -333,7 +374,7 @@ export function* callers(tree, func) {
   const leaf = new Int32Array(nodes.length);
   for (let i = 0; i < nodes.length; i++) {
     leaf[i] = outwards(tree, growing, nodes[i]);
-    if (i % 512 === 511) yield;
+    if (i % 256 === 255) yield;
   }
   return yield* growing.finish(tree, { node: Int32Array.from(nodes), leaf, outer: Int32Array.from(outer) });
 }
@@ -349,17 +390,18 @@ function outwards(tree, growing, from) {
 export function* allCallers(tree, own) {
   let sum = 0;
   const nodes = [];
-  for (let i = 1; i < tree.n; i++) {
-    if (own[i] > 0) nodes.push(i);
-    sum += own[i];
-  }
-  yield;
-  const growing = new Growing(nodes.length);
+  yield* inParts(tree.n, (from, to) => {
+    for (let i = Math.max(1, from); i < to; i++) {
+      if (own[i] > 0) nodes.push(i);
+      sum += own[i];
+    }
+  });
+  const growing = new Growing(tree.n);
   const leaf = new Int32Array(nodes.length);
   for (let i = 0; i < nodes.length; i++) {
     const node = nodes[i];
     leaf[i] = own[node] < sum / SMALLEST ? growing.child(0, tree.func[node], tree.frame[node]) : outwards(tree, growing, node);
-    if (i % 1024 === 1023) yield;
+    if (i % 256 === 255) yield;
   }
   return yield* growing.finish(tree, { node: Int32Array.from(nodes), leaf });
 }

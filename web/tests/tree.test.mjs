@@ -56,7 +56,7 @@ test('sums of groups count each stack once', () => {
 test('rows are in order of numbers or names, equal ones by name', () => {
   const names = ['b', 'd', 'a', 'c', 'b'];
   const none = new Float64Array(5);
-  const values = withShares({ self: Float64Array.of(5, 2 ** 40, 5, 0, 7), allocations: Float64Array.of(1, 2, 0, 4, 1), allocatedBytes: Float64Array.of(3, 2, 0, 6, 70000), temporaries: none });
+  const values = finished(withShares({ self: Float64Array.of(5, 2 ** 40, 5, 0, 7), allocations: Float64Array.of(1, 2, 0, 4, 1), allocatedBytes: Float64Array.of(3, 2, 0, 6, 70000), temporaries: none }));
   const rows = new Rows(values, { name: row => names[row] }, function* () {
     return [yield* ranksOf(names)];
   });

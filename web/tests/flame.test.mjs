@@ -1,0 +1,94 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { Flame } from '../flame.js';
+import { firstTree } from '../tree.js';
+
+// Equal numbers each time (Lehmer's generator), from 0 up to, not with, `below`.
+function numbers(seed) {
+  let last = seed;
+  return below => {
+    last = last * 48271 % 2147483647;
+    return last % below;
+  };
+}
+
+// A tree whose nodes have up to nine callees, and amounts of all sizes.
+function grown(count, random) {
+  const [depth, frame, own] = [[0], [0], Float64Array.from({ length: count }, () => (random(3) === 0 ? 0 : 2 ** random(12)))];
+  while (depth.length < count) {
+    depth.push(1 + random(Math.min(9, depth[depth.length - 1] + 1)));
+    frame.push(random(5));
+  }
+  const tree = firstTree(Uint32Array.from(depth), Uint32Array.from(frame), [1, 2, 3, 4, 5]);
+  return { tree, totals: tree.totals(own) };
+}
+
+// A graph without elements, in which a tree has its places.
+function placed({ tree, totals }, zoom, width) {
+  const flame = Object.assign(Object.create(Flame.prototype), { tree, totals, zoom, width, rows: [], made: [] });
+  flame.place();
+  return flame;
+}
+
+// Of each node below `zoom` where it begins and how wide it is, in parts of the width, however narrow.
+function exact({ tree, totals }, zoom) {
+  const places = new Map([[zoom, [0, 1]]]);
+  const next = new Map([[zoom, 0]]);
+  for (let i = zoom + 1; i < tree.end[zoom]; i++) {
+    const [x, w] = [next.get(tree.parent[i]), totals[zoom] > 0 ? totals[i] / totals[zoom] : 0];
+    places.set(i, [x, w]);
+    next.set(tree.parent[i], x + w);
+    next.set(i, x);
+  }
+  return places;
+}
+
+test('each pixel of a row belongs to one node, and each node that is wide enough has its pixels', () => {
+  const random = numbers(7);
+  for (const [count, width, ratio] of [[400, 97, 1], [3000, 300, 1], [3000, 301, 2], [3000, 250, 1.25], [2, 10, 1]]) {
+    globalThis.devicePixelRatio = ratio;
+    const shown = grown(count, random);
+    const { tree } = shown;
+    for (const zoom of [0, 1, random(count)]) {
+      const flame = placed(shown, zoom, width);
+      const pixels = Math.round(width * ratio);
+      const drawn = new Set();
+      flame.rows.forEach((row, depth) => {
+        let taken = 0;
+        for (let k = 0; k < row.n; k++) {
+          assert.ok(row.left[k] >= taken && row.right[k] > row.left[k] && row.right[k] <= pixels, `${row.left[k]} to ${row.right[k]} after ${taken}`);
+          assert.equal(tree.depth[row.node[k]], depth);
+          taken = row.right[k];
+          drawn.add(row.node[k]);
+        }
+        for (let pixel = 0; pixel < pixels; pixel++) {
+          const k = [...row.left.subarray(0, row.n)].findIndex((left, k) => left <= pixel && pixel < row.right[k]);
+          assert.equal(row.at(pixel), k < 0 ? -1 : row.node[k]);
+        }
+      });
+      for (const [node, [x, w]] of exact(shown, zoom)) {
+        const at = flame.rows[tree.depth[node]]?.node.subarray(0, flame.rows[tree.depth[node]].n).indexOf(node) ?? -1;
+        if (at < 0) {
+          assert.ok(w * width * ratio < 1.5, `node ${node} is ${w * width * ratio} wide`);
+          continue;
+        }
+        const row = flame.rows[tree.depth[node]];
+        assert.ok(Math.abs(row.x[at] - x * width) < 1e-6 && Math.abs(row.w[at] - w * width) < 1e-6);
+        assert.ok(row.left[at] > x * pixels - 1.5 && row.right[at] < (x + w) * pixels + 1.5 && row.right[at] - row.left[at] > w * pixels - 2, `${row.left[at]} to ${row.right[at]} for ${x * pixels}, ${w * pixels} wide`);
+        if (node !== zoom) assert.ok(drawn.has(tree.parent[node]));
+      }
+    }
+  }
+  delete globalThis.devicePixelRatio;
+});
+
+test('rows that were used before have nothing of it', () => {
+  const random = numbers(11);
+  const flame = placed(grown(3000, random), 0, 300);
+  const small = grown(5, random);
+  Object.assign(flame, small);
+  flame.place();
+  const fresh = placed(small, 0, 300);
+  assert.deepEqual(flame.rows.map(row => [...row.node.subarray(0, row.n)]), fresh.rows.map(row => [...row.node.subarray(0, row.n)]));
+  assert.ok(flame.rows.length < flame.made.length);
+});
