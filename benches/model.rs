@@ -1,4 +1,4 @@
-//! `cargo bench --bench model`: what an event costs the heap model, on the streams of real programs, recorded in this run.
+//! `cargo bench --bench model [-- PROGRAM…]`: what an event costs the heap model, on the streams of real programs, recorded in this run.
 //!
 //! The limit is what the jump engine needs: the model is its consumer.
 
@@ -18,7 +18,11 @@ use std::time::Instant;
 
 fn main() {
     println!("{:<10} {:>10} {:>12} {:>12}   limit", "program", "events", "ns an event", "fastest");
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     for workload in workloads() {
+        if !wanted.is_empty() && !wanted.iter().any(|name| name == workload.name) {
+            continue;
+        }
         let Some(events) = record(&workload) else {
             println!("{:<10} could not be recorded", workload.name);
             continue;
