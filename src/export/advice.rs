@@ -1,7 +1,8 @@
 //! What a program could do to allocate less, in sentences: each with its figures, its place and a remedy.
 
 use super::sections::{self, Layout, has_lifetimes};
-use super::text::{basename, duration, grouped, human_bytes, percent, plural, short_name, telling_frames};
+use super::telling::telling_frames;
+use super::text::{basename, duration, grouped, human_bytes, percent, plural, short_name};
 use super::view::{NamedFrame, TRUNCATED_STACK, UNKNOWN_STACK, View};
 use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
 use crate::profile::identity::UNKNOWN_FUNCTION;

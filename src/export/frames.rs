@@ -1,6 +1,7 @@
 //! The frames of a stack for people, one by one.
 
-use super::text::{basename, place, printable, telling};
+use super::telling::telling;
+use super::text::{basename, place, printable};
 use super::view::{NamedFrame, View};
 use crate::profile::Profile;
 use std::fmt;

@@ -16,6 +16,7 @@ use super::json::{self, frames::FrameTable};
 use super::problems::problems;
 use super::report::thread_sums;
 use super::sections::{self, Layout, is_held, value_title};
+use super::telling;
 use super::text::{self, Paint};
 use super::view::{StackTotals, View};
 use super::{ExportOptions, names};
@@ -301,7 +302,7 @@ fn words_of_advice<'a>(view: &View<'a>) -> Vec<WordsAdvice<'a>> {
             Proof::FreedElsewhere { .. } => ("Freed by other threads", Value::Freed),
             Proof::NeverWritten { .. } => ("Capacity never written", Value::Allocated),
         };
-        let function = text::telling_frames(view, stack, 1).first()?.name;
+        let function = telling::telling_frames(view, stack, 1).first()?.name;
         Some(WordsAdvice { lead, text, column: column.name(), function })
     });
     words.take(MOST_ADVICE).collect()

@@ -1,5 +1,6 @@
 //! The report that `check` prints at the end: what leaked and where, the errors of the run, what was not checked, the verdict.
 
+use super::findings;
 use super::names;
 use super::output::Outcome;
 use super::pertest;
@@ -9,6 +10,7 @@ use super::rows::frame_lines;
 use super::sections::{self, Layout};
 use super::summary;
 use super::table;
+use super::telling;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, short_name};
 use super::view::{NamedFrame, View};
 use crate::addr::Addr;
@@ -224,7 +226,7 @@ fn caller_line(layout: Layout, view: &View<'_>, site: &LeakSite) -> String {
 
 /// The frames of a stack, names and places in columns.
 fn stack(out: &mut String, layout: Layout, view: &View<'_>, stack: usize, indent: usize) {
-    let of_program = text::program_frames(view, stack);
+    let of_program = telling::program_frames(view, stack);
     let all = of_program.len();
     let frames: Vec<NamedFrame<'_>> = of_program.into_iter().take(FRAMES).collect();
     let room = layout.width.saturating_sub(indent);
@@ -247,10 +249,10 @@ fn stack(out: &mut String, layout: Layout, view: &View<'_>, stack: usize, indent
 
 /// The errors of the run, with all their stacks.
 pub(super) fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
-    sections::findings_by(out, layout, view.profile, top, |out, finding| {
+    findings::findings_by(out, layout, view.profile, top, |out, finding| {
         let known = if finding.baseline == Some(BaselineStatus::Known) { "; known from the baseline" } else { "" };
         out.push('\n');
-        sections::prose(out, layout, &format!("{}{known}", sections::finding_sentence(finding)));
+        sections::prose(out, layout, &format!("{}{known}", findings::finding_sentence(finding)));
         for (title, index) in finding.stacks() {
             let _ = writeln!(out, "    {}", layout.paint.dim(title));
             stack(out, layout, view, index, 6);
@@ -477,7 +479,7 @@ fn asked_block(out: &mut String, layout: Layout, view: &View<'_>, leaks: &Leaks,
 fn path_step(out: &mut String, layout: Layout, view: &View<'_>, step: &PathStep, is_last: bool) {
     let inside = if step.target_offset == 0 { String::new() } else { format!(" +{}", step.target_offset) };
     let size = plural(step.size, "byte");
-    let telling = text::telling_frames(view, step.stack, 1);
+    let telling = telling::telling_frames(view, step.stack, 1);
     let from = telling.first().map(|frame| {
         let place = place(frame, layout.width / 4);
         let place = if place.is_empty() { place } else { format!(" ({place})") };

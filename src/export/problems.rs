@@ -1,7 +1,8 @@
 //! What the formats for CI systems say of a check: each error and each leak once, with a place in the source.
 
-use super::sections::{finding_sentence, finding_words};
-use super::text::{grouped, place, plural, printable, telling_frames};
+use super::findings::{finding_sentence, finding_words};
+use super::telling::telling_frames;
+use super::text::{grouped, place, plural, printable};
 use super::view::{NamedFrame, View};
 use crate::check::verdict::DEFAULT_LEAK_KINDS;
 use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite};

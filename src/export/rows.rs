@@ -1,7 +1,8 @@
 //! The rows of a table of stacks: of each stack the few frames that tell it from the others.
 
 use super::escape::printable;
-use super::text::{Paint, basename, is_plumbing, is_system_file, keep_end, left, place, short_name, telling};
+use super::telling::{is_plumbing, telling};
+use super::text::{Paint, basename, is_system_file, keep_end, left, place, short_name};
 use super::view::{NamedFrame, TRUNCATED_STACK, View};
 use crate::profile::identity::is_unresolved;
 use rustc_hash::FxHashMap;

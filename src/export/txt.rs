@@ -3,6 +3,7 @@
 use super::ExportOptions;
 use super::advice;
 use super::cost;
+use super::findings;
 use super::leaks;
 use super::names;
 use super::processes;
@@ -45,7 +46,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
         leaks::errors(&mut text, layout, view, usize::MAX);
         leaks::conclusions(&mut text, layout, profile);
     } else {
-        sections::findings(&mut text, layout, view, usize::MAX);
+        findings::findings(&mut text, layout, view, usize::MAX);
     }
     sections::anomalies(&mut text, layout, profile);
     names::missing(&mut text, layout, view);

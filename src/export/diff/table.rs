@@ -3,7 +3,8 @@
 use super::super::escape::{self, markdown_code};
 use super::super::rows::{RowFrame, Rows, frame_lines};
 use super::super::sections::{Layout, heading};
-use super::super::text::{Paint, grouped, human_bytes, plural, printable, right, short_name, telling_frames, wrap};
+use super::super::telling::telling_frames;
+use super::super::text::{Paint, grouped, human_bytes, plural, printable, right, short_name, wrap};
 use super::{Comparison, DiffOptions, change_text, signed_bytes, signed_count};
 use crate::profile::diff::{Change, Kind};
 use std::fmt::Write;

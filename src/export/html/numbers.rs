@@ -8,7 +8,8 @@
 //! and bytes that were allocated there by then, and the blocks and bytes live there.
 
 use super::super::json::frames::FrameTable;
-use super::super::text::{printable, telling};
+use super::super::telling::telling;
+use super::super::text::printable;
 use super::super::view::{NamedFrame, View};
 use super::tree::CallTree;
 use super::{Column, leaked};
