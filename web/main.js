@@ -385,8 +385,8 @@ class Page {
 }
 
 // Makes beforehand what keys may ask for, and tries what gestures do, while nothing else is to be done.
-function prepare({ model, flame }) {
-  const steps = model.beforehand(totals => flame.rehearse(totals));
+function prepare(page) {
+  const steps = page.model.beforehand(totals => page.state.view === 'flame' && page.flame.rehearse(totals));
   // Not every browser tells when it is idle.
   const idle = globalThis.requestIdleCallback ?? (next => setTimeout(() => next({ timeRemaining: () => 0 }), 30));
   const next = deadline => {
