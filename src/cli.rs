@@ -245,7 +245,7 @@ pub enum Unwinder {
     /// heaptrace itself.
     #[default]
     Own,
-    /// libunwind, for comparison; only in builds with the cargo feature `libunwind`.
+    /// libunwind, for comparison, if it is installed.
     Libunwind,
 }
 

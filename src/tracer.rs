@@ -134,6 +134,14 @@ pub enum TracerError {
         /// Whom it belongs to.
         owner: u32,
     },
+    /// The second unwinder can't be had.
+    #[error("could not load libunwind: {why}. {remedy}, or leave --unwinder libunwind out")]
+    NoLibunwind {
+        /// What is missing, or forbids it.
+        why: String,
+        /// What could be done about it.
+        remedy: &'static str,
+    },
     /// Something that concerns heaptrace itself.
     #[error("could not {operation}: {source}")]
     Own {

@@ -1,4 +1,4 @@
-//! The integration tests, in one binary; `libunwind.rs` has some of them once more.
+//! The integration tests, in one binary.
 //!
 //! `support` builds the fixtures and runs programs with and without heaptrace; `suite` holds the tests, one file per
 //! topic. A test that stands for a scenario of the hazard list carries its id in its name (`t16_…`).

@@ -318,7 +318,10 @@ pub(super) struct ProfileArguments {
     pub(super) pin: bool,
 
     /// Who walks the stacks: own or libunwind
-    #[arg(long, value_name = "WHICH", default_value = "own", value_parser = values::unwinder, hide = !cfg!(feature = "libunwind"), help_heading = "Tracing")]
+    ///
+    /// libunwind is a second opinion, for stacks that are in doubt. It has to be installed (Debian's package is libunwind8), and is
+    /// slow: the program stops at each call, whatever the engine.
+    #[arg(long, value_name = "WHICH", default_value = "own", value_parser = values::unwinder, hide = cfg!(target_feature = "crt-static"), help_heading = "Tracing")]
     pub(super) unwinder: Unwinder,
 
     /// Write addresses instead of names

@@ -153,15 +153,11 @@ pub(super) fn engine(word: &str) -> Result<Engine, String> {
     }
 }
 
-/// `own`, or `libunwind` if it was built in.
+/// `own` or `libunwind`.
 pub(super) fn unwinder(word: &str) -> Result<Unwinder, String> {
     match word {
         "own" => Ok(Unwinder::Own),
-        "libunwind" if cfg!(feature = "libunwind") => Ok(Unwinder::Libunwind),
-        "libunwind" => Err(
-            "this heaptrace was built without libunwind: build it with `--features libunwind` (needs libunwind-dev)"
-                .to_owned(),
-        ),
+        "libunwind" => Ok(Unwinder::Libunwind),
         _ => Err("there are `own` and `libunwind`".to_owned()),
     }
 }

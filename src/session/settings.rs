@@ -48,7 +48,7 @@ pub struct Settings {
     pub max_overhead: Option<u32>,
     /// When processes are put on the jump engine.
     pub jump: Promotion,
-    /// Walk stacks with libunwind, where it is built in.
+    /// Walk stacks with libunwind.
     pub libunwind: bool,
     /// Share one CPU with the target while it has one thread.
     pub pin: bool,

@@ -1,10 +1,15 @@
 //! libunwind over ptrace: a second unwinder, for doubt and for the tests. Slow, as it reads the target word by word.
 //!
-//! Built in with the cargo feature `libunwind` only.
+//! Its libraries are loaded when it is asked for: heaptrace runs where they are not installed.
+
+mod library;
 
 use super::ptrace::{RawRegs, Stopped};
 use super::{Result, TracerError};
-use crate::addr::FrameAddr;
+use crate::addr::{Addr, FrameAddr};
+use library::{Cursor, Functions};
+use std::ffi::c_void;
+use std::ptr::NonNull;
 
 /// The call stack of a thread as libunwind finds it.
 #[derive(Debug)]
@@ -17,13 +22,34 @@ pub struct Callers {
 
 /// libunwind, ready for the threads of one process.
 pub struct Libunwind {
-    #[cfg(feature = "libunwind")]
-    space: linked::Space,
+    functions: Functions,
+    /// Its address space, which holds how a target is read, and nothing of one target. Destroyed on drop.
+    space: NonNull<c_void>,
 }
 
 impl std::fmt::Debug for Libunwind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Libunwind").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Libunwind {
+    fn drop(&mut self) {
+        // SAFETY: made by create_addr_space, and used by nobody any more.
+        unsafe { (self.functions.destroy_addr_space)(self.space.as_ptr()) };
+    }
+}
+
+/// What libunwind knows of one thread: its id, and the module that was asked about last. Destroyed on drop.
+struct Thread<'a> {
+    functions: &'a Functions,
+    state: NonNull<c_void>,
+}
+
+impl Drop for Thread<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made by _UPT_create, and used by nobody any more.
+        unsafe { (self.functions.upt_destroy)(self.state.as_ptr()) };
     }
 }
 
@@ -44,6 +70,22 @@ impl Drop for Rewound<'_> {
 }
 
 impl Libunwind {
+    /// Loads libunwind.
+    ///
+    /// # Errors
+    /// If its libraries can't be opened or lack a function, or if this program is linked statically; the error tells what to
+    /// do. Also if there is no memory.
+    pub fn open() -> Result<Self> {
+        let functions = Functions::load()?;
+        // SAFETY: _UPT_accessors is the table that this function expects, and lasts as long as this process. 0: the byte order
+        // of this machine.
+        let space = unsafe { (functions.create_addr_space)(functions.upt_accessors.as_ptr(), 0) };
+        match NonNull::new(space) {
+            Some(space) => Ok(Self { functions, space }),
+            None => Err(TracerError::own("prepare libunwind")),
+        }
+    }
+
     /// Walks the stack of a thread that has hit the breakpoint at `entry`, the first instruction of a function, with the
     /// registers `raw`. At most `max_depth` frames.
     ///
@@ -57,69 +99,44 @@ impl Libunwind {
         drop(rewound);
         callers
     }
-}
 
-#[cfg(not(feature = "libunwind"))]
-impl Libunwind {
-    /// Prepares libunwind.
+    /// Walks the stack of a stopped thread, which the calling thread traces, from where it stands. At most `max_depth` frames.
     ///
     /// # Errors
-    /// In this build, always.
-    pub fn open() -> Result<Self> {
-        let source = std::io::Error::other("heaptrace was built without the cargo feature `libunwind`");
-        Err(TracerError::Own { operation: "use libunwind", source })
-    }
-
-    fn walk(&self, _: i32, _: u32) -> Result<Callers> {
-        Ok(Callers { frames: Vec::new(), truncated: true })
-    }
-}
-
-#[cfg(feature = "libunwind")]
-mod linked {
-    use super::{Callers, FrameAddr, Libunwind, Result, TracerError};
-    use crate::addr::Addr;
-    use unwind::{Accessors, AddressSpace, Byteorder, Cursor, PTraceState, PTraceStateRef, RegNum};
-
-    // Debian's libunwind-ptrace.so uses liblzma without saying so, which lld refuses. libunwind-dev brings it along.
-    #[link(name = "lzma")]
-    unsafe extern "C" {}
-
-    pub(super) type Space = AddressSpace<PTraceStateRef>;
-
-    fn failure(error: unwind::Error) -> TracerError {
-        TracerError::Own { operation: "use libunwind", source: std::io::Error::other(error) }
-    }
-
-    impl Libunwind {
-        /// Prepares libunwind.
-        ///
-        /// # Errors
-        /// If it lacks memory.
-        pub fn open() -> Result<Self> {
-            Ok(Self { space: AddressSpace::new(Accessors::ptrace(), Byteorder::DEFAULT).map_err(failure)? })
+    /// If the thread's registers can't be read. What libunwind can't read later only ends the walk.
+    pub fn walk(&self, tid: i32, max_depth: u32) -> Result<Callers> {
+        let functions = &self.functions;
+        // Made anew for each walk: it remembers where modules lie, and those come and go.
+        // SAFETY: takes any id.
+        let state = unsafe { (functions.upt_create)(tid) };
+        let Some(state) = NonNull::new(state) else { return Err(TracerError::own("prepare libunwind")) };
+        let thread = Thread { functions, state };
+        let mut cursor = Cursor::new();
+        // SAFETY: the cursor has libunwind's size and alignment; space and state outlive it.
+        if unsafe { (functions.init_remote)(&raw mut cursor, self.space.as_ptr(), thread.state.as_ptr()) } != 0 {
+            return Err(TracerError::last("have libunwind read the registers of", tid));
         }
-
-        pub(super) fn walk(&self, tid: i32, max_depth: u32) -> Result<Callers> {
-            // Made anew for each walk: it remembers where modules lie, and those come and go.
-            let state = PTraceState::new(tid.cast_unsigned()).map_err(failure)?;
-            let mut cursor = Cursor::remote(&self.space, &state).map_err(failure)?;
-            let mut frames = Vec::new();
-            loop {
-                let interrupted = cursor.is_signal_frame().unwrap_or(false);
-                match cursor.step() {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(Callers { frames, truncated: false }),
-                    Err(_) => return Ok(Callers { frames, truncated: true }),
-                }
-                match cursor.register(RegNum::IP) {
-                    Ok(0) => return Ok(Callers { frames, truncated: false }),
-                    Ok(_) if frames.len() >= max_depth as usize => return Ok(Callers { frames, truncated: true }),
-                    Ok(pc) if interrupted => frames.push(FrameAddr::Instruction(Addr(pc))),
-                    Ok(pc) => frames.push(FrameAddr::Return(Addr(pc))),
-                    Err(_) => return Ok(Callers { frames, truncated: true }),
-                }
+        let mut frames = Vec::new();
+        let truncated = loop {
+            // SAFETY: init_remote has filled the cursor; space and state are alive.
+            let (interrupted, stepped) =
+                unsafe { ((functions.is_signal_frame)(&raw mut cursor) > 0, (functions.step)(&raw mut cursor)) };
+            if stepped <= 0 {
+                break stepped < 0;
             }
-        }
+            let mut pc = 0;
+            // SAFETY: as above, and the register is one that has a word.
+            let read = unsafe { (functions.get_reg)(&raw mut cursor, library::RIP, &raw mut pc) };
+            match (read, pc) {
+                (0, 0) => break false,
+                (0, _) if frames.len() < max_depth as usize => frames.push(if interrupted {
+                    FrameAddr::Instruction(Addr(pc))
+                } else {
+                    FrameAddr::Return(Addr(pc))
+                }),
+                _ => break true,
+            }
+        };
+        Ok(Callers { frames, truncated })
     }
 }

@@ -1,10 +1,12 @@
-//! The unwinder against what C fixtures say of themselves (glibc's backtrace()) and, with the feature `libunwind`,
-//! against libunwind.
+//! The unwinder against what C fixtures say of themselves (glibc's backtrace()) and against libunwind.
 
+use super::counts::assert_sites;
 use crate::support::program::Program;
 use crate::support::stopped::{Stopped, build};
+use crate::support::tempdir::TempDir;
+use crate::support::{copy_file, fixtures};
 use heaptrace::internal::{
-    Addr, FrameAddr, MemoryImage, ModuleId, ObjAddr, Quality, Regs, Section, UnwindModule, Unwinder, Unwound,
+    Addr, FrameAddr, Libunwind, MemoryImage, ModuleId, ObjAddr, Quality, Regs, Section, UnwindModule, Unwinder, Unwound,
 };
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::ops::Range;
@@ -26,26 +28,11 @@ fn raw(unwinder: &Unwinder, found: Unwound) -> Vec<u64> {
     unwinder.stacks().frames(found.stack).iter().map(|frame| frame.addr.raw().0).collect()
 }
 
-/// The instruction pointers that libunwind finds, the thread's own first.
-#[cfg(feature = "libunwind")]
-fn libunwind(task: nix::unistd::Pid) -> Option<Vec<u64>> {
-    use unwind::{Accessors, AddressSpace, Byteorder, Cursor, PTraceState, RegNum};
-    let state = PTraceState::new(task.as_raw().cast_unsigned()).unwrap();
-    let space = AddressSpace::new(Accessors::ptrace(), Byteorder::DEFAULT).unwrap();
-    let mut cursor = Cursor::remote(&space, &state).unwrap();
-    let mut found = vec![cursor.register(RegNum::IP).unwrap()];
-    while cursor.step().unwrap() {
-        match cursor.register(RegNum::IP).unwrap() {
-            0 => break,
-            pc => found.push(pc),
-        }
-    }
-    Some(found)
-}
-
-#[cfg(not(feature = "libunwind"))]
-fn libunwind(_: nix::unistd::Pid) -> Option<Vec<u64>> {
-    None
+/// The instruction pointers that libunwind finds from the fixture's stop on, the thread's own first. Fails if it is not installed.
+fn by_libunwind(libunwind: &Libunwind, fixture: &Stopped, regs: &Regs) -> Vec<u64> {
+    let callers = libunwind.walk(fixture.task.as_raw(), MAX_DEPTH).unwrap();
+    assert!(!callers.truncated, "{:x}: libunwind has lost its way: {callers:?}", regs.rip);
+    [regs.rip].into_iter().chain(callers.frames.iter().map(|frame| frame.raw().0)).collect()
 }
 
 /// Runs a fixture that calls `stop_here`, and compares at each stop. `change` may take sections from the fixture's
@@ -58,6 +45,7 @@ fn compare_stops(program: &Path, change: impl Fn(&mut UnwindModule)) -> Compared
     let (_, module) = modules.iter_mut().find(|(path, _)| Path::new(path) == program).unwrap();
     change(module);
     let mut unwinder = unwinder(&modules);
+    let libunwind = Libunwind::open().unwrap_or_else(|error| panic!("{error}"));
     // libunwind 1.6 finds no tables in static programs
     let is_static = !modules.iter().any(|(path, _)| path.contains("libc.so"));
     while let Some(regs) = stop {
@@ -78,8 +66,8 @@ fn compare_stops(program: &Path, change: impl Fn(&mut UnwindModule)) -> Compared
         let from_here = raw(&unwinder, found);
         assert_eq!(from_here[0], regs.rip);
         assert_eq!((hex(&from_here[1..]), found.quality), (hex(&seen), quality), "{what}");
-        if !is_static && let Some(theirs) = libunwind(fixture.task) {
-            assert_eq!(hex(&from_here), hex(&theirs), "{what}: libunwind");
+        if !is_static {
+            assert_eq!(hex(&from_here), hex(&by_libunwind(&libunwind, &fixture, &regs)), "{what}: libunwind");
         }
         compared.stops += 1;
         compared.deepest = compared.deepest.max(seen.len());
@@ -240,6 +228,7 @@ fn every_instruction_of_a_call_leads_back_to_main() {
     fixture.line();
     let modules = fixture.modules();
     let mut unwinder = unwinder(&modules);
+    let libunwind = Libunwind::open().unwrap_or_else(|error| panic!("{error}"));
     let find = |name: &str| modules.iter().find(|(path, _)| path.contains(name)).map(|(_, m)| m.id).unwrap();
     let (vdso, loader) = (find("[vdso]"), find("ld-linux"));
     let [plt, main] = plt_and_main(&program, &modules);
@@ -270,7 +259,7 @@ fn every_instruction_of_a_call_leads_back_to_main() {
         } else if steps % 16 == 0
             // libunwind 1.6 knows no vdso, and guesses from there
             && unwinder.module_of(Addr(regs.rip)) != Some(vdso)
-            && let Some(theirs) = libunwind(fixture.task)
+            && let theirs = by_libunwind(&libunwind, &fixture, &regs)
             && theirs != seen
         {
             failures.push(format!("{:x}: libunwind {} we {}", regs.rip, hex(&theirs).join(" "), hex(&seen).join(" ")));
@@ -348,13 +337,16 @@ fn module_without_sections(id: ModuleId, code: Range<Addr>) -> UnwindModule {
     }
 }
 
+/// Why the jump engine leaves all calls to stops.
+const NEEDS_STOPS: &str = "--unwinder libunwind needs each call's stop";
+
 /// `--unwinder libunwind`: the same sites, stack for stack, as with our own: through inlined calls, recursion and operator new.
-#[cfg(feature = "libunwind")]
 #[test]
 fn unwinder_option_gives_the_same_stacks() {
     for name in ["sites", "peak", "operators"] {
         let stacks = |unwinder: &str| {
-            let traced = Program::fixture(name).traced_with(&["--unwinder", unwinder]);
+            let program = Program::fixture(name).stays_on_trap(NEEDS_STOPS);
+            let traced = program.traced_with(&["--unwinder", unwinder]);
             traced.report.assert_no_anomaly();
             let describe = |site: &serde_json::Value| {
                 let frames = site["stack"].as_array().unwrap().iter();
@@ -372,11 +364,46 @@ fn unwinder_option_gives_the_same_stacks() {
     }
 }
 
-/// In other builds the option is refused, with the way out.
-#[cfg(not(feature = "libunwind"))]
 #[test]
-fn unwinder_option_is_refused_where_libunwind_is_not_built_in() {
-    let ended = Program::new("/bin/true").start_heaptrace(["run", "--unwinder", "libunwind", "/bin/true"]).wait();
-    assert_eq!(ended.code(), 125);
-    assert!(ended.stderr.contains("--features libunwind"), "{}", ended.stderr);
+fn with_libunwind_each_call_stops_whatever_the_engine() {
+    let program = Program::fixture("threads").args(["4", "1000"]).stays_on_trap(NEEDS_STOPS);
+    let options = ["--unwinder", "libunwind", "--engine", "jump"];
+    for (engine, options) in [("trap", &options[..]), ("auto", &options[..2])] {
+        let traced = program.clone().env("HEAPTRACE_ENGINE", engine).traced_with(options);
+        assert_sites(&traced.report, &program.ledger());
+        traced.report.assert_no_anomaly();
+        assert_eq!(traced.report.text("/engine"), "trap", "{}", traced.ended.stderr);
+        let warnings = traced.report.list("/warnings").iter().filter_map(|warning| warning.as_str());
+        assert!(warnings.clone().any(|warning| warning.contains(NEEDS_STOPS)), "{:?}", warnings.collect::<Vec<_>>());
+    }
+}
+
+/// A libunwind that can't be opened, or lacks what is needed, is told of with the way out, and the program is not started.
+#[test]
+fn a_libunwind_that_can_t_be_used_is_refused_before_the_program_starts() {
+    const UNWINDER: &str = "libunwind-x86_64.so.8";
+    const READER: &str = "libunwind-ptrace.so.0";
+    let no_library = "a text, which no dynamic linker takes for a library of any kind".repeat(2);
+    let lacks_all = fixtures::library("lacks_all");
+    for (name, is_library, said) in [
+        (UNWINDER, false, "libunwind-x86_64.so.8: invalid ELF header"),
+        (UNWINDER, true, "libunwind-x86_64.so.8 has no _Ux86_64_create_addr_space"),
+        (READER, false, "libunwind-ptrace.so.0: invalid ELF header"),
+        (READER, true, "libunwind-ptrace.so.0 has no _UPT_create"),
+        ("of_another_name.so", true, ""),
+    ] {
+        let folder = TempDir::new();
+        let file = folder.path().join(name);
+        if is_library { copy_file(&lacks_all, &file) } else { std::fs::write(&file, &no_library) }.unwrap();
+        let program = Program::new("/bin/touch").args(["started"]).env("LD_LIBRARY_PATH", folder.path());
+        let ended = program.start_traced(&["--unwinder", "libunwind"]).wait();
+        let is_refused = !said.is_empty();
+        assert_eq!(ended.code(), if is_refused { 125 } else { 0 }, "{name} {said}: {}", ended.stderr);
+        assert_eq!(program.folder().join("started").exists(), !is_refused, "{name} {said}");
+        if is_refused {
+            let told = ended.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+            let way_out = "Install it (Debian's package is libunwind8), or leave --unwinder libunwind out";
+            assert!(told.contains(said) && told.ends_with(way_out), "{told}");
+        }
+    }
 }
