@@ -19,6 +19,10 @@ use std::time::Instant;
 fn main() {
     println!("{:<10} {:>10} {:>12} {:>12}   limit", "program", "events", "ns an event", "fastest");
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let names: Vec<&str> = workloads().iter().map(|workload| workload.name).collect();
+    if let Some(unknown) = wanted.iter().find(|name| !names.contains(&name.as_str())) {
+        panic!("{unknown} is none of {}", names.join(", "));
+    }
     for workload in workloads() {
         if !wanted.is_empty() && !wanted.iter().any(|name| name == workload.name) {
             continue;

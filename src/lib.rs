@@ -109,7 +109,7 @@ pub mod internal {
     pub use crate::memory::{MemoryImage, ReadMemory};
     pub use crate::profile::symbolize::Symbolize;
     pub use crate::symbols::{ModuleSource, Search, Symbolizer};
-    pub use crate::tracer::libunwind::{Callers, Libunwind};
+    pub use crate::tracer::libunwind::Libunwind;
     pub use crate::tracer::limits;
     pub use crate::tracer::memory::TargetMemory;
     pub use crate::unwinder::{Quality, Section, UnwindModule, Unwinder, Unwound};

@@ -1,11 +1,12 @@
 // The flame graph: a canvas over a tree in flat lists. Only what is wide enough and in sight is drawn.
 import { baseName, shortName } from './text.js';
 import { forgetColors, pixelOf, sharpen, themeColor } from './dom.js';
+import { pixelsOf, Row } from './row.js';
 
 const FRAME_HEIGHT = 20;
 const FONT = '12px system-ui, sans-serif';
 
-// Narrower than this, in CSS pixels, nothing is drawn, and nothing below it looked at.
+// Narrower than this, in CSS pixels, nothing is drawn, and nothing below it looked at; nor what has no pixel of its own.
 const NARROWEST = 0.3;
 
 // Names begin where there is room for a few letters.
@@ -106,47 +107,6 @@ export class Colors {
   }
 }
 
-// What is drawn in a row: the nodes from left to right. `x` and `w` are in CSS pixels; of those of the screen a node has `left` up to, not with, `right`. No two nodes have the same ones.
-class Row {
-  constructor() {
-    this.n = 0;
-    this.x = new Float64Array(64);
-    this.w = new Float64Array(64);
-    this.left = new Int32Array(64);
-    this.right = new Int32Array(64);
-    this.node = new Int32Array(64);
-  }
-
-  add(x, w, left, right, node) {
-    if (this.n === this.node.length) this.enlarge();
-    this.x[this.n] = x;
-    this.w[this.n] = w;
-    this.left[this.n] = left;
-    this.right[this.n] = right;
-    this.node[this.n] = node;
-    this.n += 1;
-  }
-
-  enlarge() {
-    for (const list of ['x', 'w', 'left', 'right', 'node']) {
-      const larger = new this[list].constructor(4 * this.n);
-      larger.set(this[list]);
-      this[list] = larger;
-    }
-  }
-
-  // The node that has a pixel of the screen; -1 if none has it.
-  at(pixel) {
-    let [low, high] = [0, this.n - 1];
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.left[middle] <= pixel) low = middle;
-      else high = middle - 1;
-    }
-    return high >= 0 && pixel >= this.left[low] && pixel < this.right[low] ? this.node[low] : -1;
-  }
-}
-
 export class Flame {
   // `on` has what is called: zoom(node), focus(node), hover(node, x, y), leave().
   constructor(canvas, scroll, space, data, colors, on) {
@@ -161,6 +121,8 @@ export class Flame {
     this.hovered = -1;
     // Not known, until it is asked for again.
     this.width = 0;
+    // So many pixels of the screen has a row. What is shown has the height `height`, of which `room` is in sight and `below` is not.
+    [this.pixels, this.height, this.room, this.below] = [1, 0, 0, 0];
     addEventListener('resize', () => { this.width = 0; });
     this.waits = false;
     // Where the scroll is. Asking for it makes the browser lay the page out.
@@ -198,25 +160,28 @@ export class Flame {
     const moved = this.tree !== tree || this.flipped !== flipped || this.zoom !== zoom;
     if (this.tree !== tree || this.focus >= tree.n) this.focus = zoom;
     this.hover(-1);
-    this.put({ tree, totals, zoom, flipped, found, change }, moved);
-  }
-
-  put(shown, moved) {
-    Object.assign(this, shown);
+    Object.assign(this, { tree, totals, zoom, flipped, found, change });
     this.layOut(moved);
     this.draw();
   }
 
-  // Shows other amounts and at once the present ones again, which nobody sees. What a browser has not run before it runs several times slower: a gesture has no time for that.
-  rehearse(others) {
-    const { tree, totals, zoom, flipped, found, change } = this;
+  // Places and draws other amounts as a gesture does, on a canvas that is not in the page. What a browser has not run before it runs several times slower: a gesture has no
+  // time for that. All that is shown stays.
+  rehearse(others, canvas) {
+    const { tree, totals, zoom, flipped, found, change, texts, context } = this;
     if (tree === null || others.length !== tree.n) return;
-    for (const amounts of [others, totals]) this.put({ tree, totals: amounts, zoom, flipped, found, change }, false);
+    const shown = { tree, totals, zoom, flipped, found, change, canvas: this.canvas };
+    Object.assign(this, { ...shown, totals: others, canvas });
+    this.place();
+    this.draw();
+    Object.assign(this, { ...shown, texts, context });
+    this.place();
   }
 
   // Where all is that is wide enough, and the room that all rows need.
   layOut(moved) {
     const { tree, zoom } = this;
+    const isAtRoot = this.flipped && this.top >= this.below;
     if (this.width === 0) this.width = this.scroll.clientWidth;
     this.place();
     this.height = this.rows.length * FRAME_HEIGHT + 2;
@@ -235,6 +200,7 @@ export class Flame {
       }
     }
     if (moved) this.scrollTo(this.flipped ? below : Math.max(0, (tree.depth[zoom] - 4) * FRAME_HEIGHT));
+    else if (isAtRoot) this.scrollTo(below);
   }
 
   scrollTo(top) {
@@ -258,17 +224,18 @@ export class Flame {
   place() {
     const { zoom, width, tree: { depth, parent, end, deepest }, totals } = this;
     this.rows = [];
-    this.pixels = Math.max(1, Math.round(width * (globalThis.devicePixelRatio || 1)));
+    this.pixels = pixelsOf(width);
     for (let up = zoom; up > 0;) {
       up = parent[up];
       this.rowAt(depth[up]).add(0, width, 0, this.pixels, up);
     }
     this.rowAt(depth[zoom]).add(0, width, 0, this.pixels, zoom);
-    this.placeBelow(depth, end, totals, new Float64Array(deepest + 3), new Int32Array(deepest + 3));
+    this.placeBelow(depth, end, totals, new Float64Array(deepest + 3), new Int32Array(deepest + 3), new Int32Array(deepest + 3).fill(this.pixels));
   }
 
-  // Those that what is zoomed to has below it. Of each row is kept where its next node begins, in CSS pixels, and how far its pixels are taken.
-  placeBelow(depth, end, totals, next, taken) {
+  // Those that what is zoomed to has below it, each within the pixels of its caller. Of each row is kept where its next node begins, in CSS pixels, how far its pixels
+  // are taken, and where those of the caller end.
+  placeBelow(depth, end, totals, next, taken, until) {
     const { zoom, width, pixels } = this;
     const scale = totals[zoom] > 0 ? width / totals[zoom] : 0;
     const ratio = pixels / Math.max(1, width);
@@ -280,13 +247,15 @@ export class Flame {
       next[level] = x + w;
       const from = taken[level];
       const left = Math.max(from, Math.floor(x * ratio));
-      const right = Math.min(pixels, Math.max(left + (from > x * ratio ? 0 : 1), Math.round((x + w) * ratio)));
+      const right = Math.min(until[level], Math.max(left + (from > x * ratio ? 0 : 1), Math.round((x + w) * ratio)));
       if (w < NARROWEST || right <= left) {
         i = end[i];
         continue;
       }
       taken[level] = right;
       next[level + 1] = x;
+      taken[level + 1] = Math.max(taken[level + 1], left);
+      until[level + 1] = right;
       this.rowAt(level).add(x, w, left, right, i);
       i += 1;
     }
@@ -300,6 +269,8 @@ export class Flame {
   draw() {
     if (this.tree === null) return;
     const { tree, totals, room, width } = this;
+    // the page may have come to another screen
+    if (pixelsOf(width) !== this.pixels) this.place();
     const context = sharpen(this.canvas, width, room);
     this.context = context;
     this.paint(context);
@@ -394,12 +365,19 @@ export class Flame {
     const row = node >= 0 ? this.rows[this.tree.depth[node]] : undefined;
     if (row === undefined) return null;
     const at = row.node.subarray(0, row.n).indexOf(node);
-    return at < 0 ? null : { x: row.x[at], y: this.y(this.tree.depth[node]), w: Math.max(1, row.w[at] - 0.6) };
+    if (at < 0) return null;
+    const pixel = this.width / this.pixels;
+    return { x: row.left[at] * pixel, y: this.y(this.tree.depth[node]), w: Math.max(1, (row.right[at] - row.left[at]) * pixel - 0.6) };
   }
 
-  // A frame around a node.
+  // A frame around a node; around the nearest one of its callers that is drawn, if it is not.
   outline(node, context) {
-    const box = this.boxOf(node);
+    const { parent } = this.tree;
+    let box = this.boxOf(node);
+    for (let up = node; box === null && up > 0;) {
+      up = parent[up];
+      box = this.boxOf(up);
+    }
     if (box === null) return;
     context.globalAlpha = 1;
     context.strokeStyle = themeColor('--accent');

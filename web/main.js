@@ -386,13 +386,21 @@ class Page {
 
 // Makes beforehand what keys may ask for, and tries what gestures do, while nothing else is to be done.
 function prepare(page) {
-  const steps = page.model.beforehand(totals => page.state.view === 'flame' && page.flame.rehearse(totals));
-  // Not every browser tells when it is idle.
-  const idle = globalThis.requestIdleCallback ?? (next => setTimeout(() => next({ timeRemaining: () => 0 }), 30));
+  const canvas = make('canvas');
+  const steps = page.model.beforehand(totals => page.state.view === 'flame' && page.flame.rehearse(totals, canvas));
+  // Not every browser tells when it is idle: one step at a time, then.
+  const once = next => {
+    let asked = 0;
+    setTimeout(() => next({ timeRemaining: () => (asked++ === 0 ? Infinity : 0) }), 30);
+  };
+  const idle = globalThis.requestIdleCallback ?? once;
+  let wanted = 0;
   const next = deadline => {
-    do {
-      if (steps.next().done) return;
-    } while (deadline.timeRemaining() > 6);
+    while (deadline.timeRemaining() >= wanted) {
+      const { done, value } = steps.next();
+      if (done) return;
+      wanted = value;
+    }
     idle(next);
   };
   idle(next);

@@ -10,6 +10,10 @@ const KEPT = 24;
 // More than the number of any line.
 const LINES = 2 ** 24;
 
+// So long take pieces of what is made beforehand, in milliseconds, when they run for the first time.
+const PIECE = 6;
+const LONG_PIECE = 30;
+
 // Keeps what was made last. What makes it is a generator.
 class Cache {
   constructor() {
@@ -167,19 +171,20 @@ export class Model {
     return module > 0 ? `[${baseName(strings[module])}]` : '';
   }
 
-  // Makes beforehand what a key may ask for, a piece at each call. `made` is called with each column's amounts.
-  *beforehand(made) {
+  // Makes beforehand what a key may ask for, a piece at each call; yields how long the next one may take, in milliseconds. `show` is called with each column's amounts.
+  *beforehand(show) {
     for (const { name } of this.data.columns) {
       for (const unit of ['bytes', 'blocks']) {
         if (this.bounds === null) {
           const totals = this.totals(this.first, { col: name }, unit);
-          yield;
-          made(totals);
+          yield LONG_PIECE;
+          show(totals);
         }
-        yield;
+        yield PIECE;
       }
     }
-    yield* this.ranks('short');
+    const ranks = this.ranks('short');
+    while (!ranks.next().done) yield PIECE;
   }
 
   // The order of all strings, as they are or (`short`) as functions' short names.

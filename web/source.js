@@ -28,6 +28,7 @@ export function showSource(element, data, func, at, note) {
   const { strings, words, frames } = data;
   const files = func < 0 || at < 0 ? [] : linesOf(words.source, frames, func, at);
   element.hidden = files.length === 0;
+  element.replaceChildren();
   if (element.hidden) return;
   const whole = data.columns[at].bytes.reduce((sum, bytes) => sum + bytes, 0);
   const parts = files.map(({ file, doubt, lines }) => {

@@ -1,8 +1,6 @@
 // The rows of the table as lists of numbers: sums over the call tree by function, file or module, and the sites one by one. Pure.
 import { baseName, shortName } from './text.js';
-
-// So many items are gone through between two pauses.
-const STEP = 1 << 15;
+import { inParts } from './work.js';
 
 // So many functions name a site, at most.
 export const NAMED = 4;
@@ -63,7 +61,7 @@ export class Rows {
 function notNegative(list) {
   let least = 0;
   for (let i = 0; i < list.length; i++) {
-    // not so of NaN
+    // NaN is never less
     if (list[i] < least) least = list[i];
   }
   return least < 0 ? list.map(value => value - least) : list;
@@ -74,10 +72,7 @@ export function* sortedBy(order, keys, down) {
   const values = new Float64Array(keys);
   const bits = new Uint16Array(values.buffer);
   yield;
-  for (let from = 0; down && from < values.length; from += STEP) {
-    turn(values, bits, from, Math.min(values.length, from + STEP));
-    yield;
-  }
+  if (down) yield* inParts(values.length, (from, to) => turn(values, bits, from, to));
   let [from, to] = [order, new Uint32Array(order.length)];
   const counts = new Uint32Array(1 << 16);
   for (let digit = 0; digit < 4; digit++) {
@@ -96,11 +91,14 @@ export function* sortedBy(order, keys, down) {
   return from;
 }
 
-// Turns the order of such numbers round, but for NaN. `bits` are those of `values`.
+// Turns the order of such numbers round, but for NaN, which stays last. `bits` are those of `values`: the sign's, the highest one, is 0.
 function turn(values, bits, from, to) {
   for (let i = from; i < to; i++) {
     if (Number.isNaN(values[i])) bits.fill(0xffff, 4 * i, 4 * i + 4);
-    else for (let digit = 4 * i; digit < 4 * i + 4; digit++) bits[digit] = ~bits[digit];
+    else {
+      for (let digit = 4 * i; digit < 4 * i + 3; digit++) bits[digit] = ~bits[digit];
+      bits[4 * i + 3] = ~bits[4 * i + 3] & 0x7fff;
+    }
   }
 }
 
@@ -138,18 +136,12 @@ export function* sumsBy(tree, kind, groupOf, groups, own, totals) {
   const sums = {};
   for (const [name, amounts] of Object.entries(own)) {
     sums[name] = new Float64Array(groups);
-    for (let from = 1; from < tree.n; from += STEP) {
-      ownPart(kind, groupOf, amounts, sums[name], from, Math.min(tree.n, from + STEP));
-      yield;
-    }
+    yield* inParts(tree.n, (from, to) => ownPart(kind, groupOf, amounts, sums[name], Math.max(1, from), to));
   }
   for (const [name, amounts] of Object.entries(totals)) {
     sums[name] = new Float64Array(groups);
     const until = new Int32Array(groups);
-    for (let from = 1; from < tree.n; from += STEP) {
-      totalsPart(tree, kind, groupOf, until, amounts, sums[name], from, Math.min(tree.n, from + STEP));
-      yield;
-    }
+    yield* inParts(tree.n, (from, to) => totalsPart(tree, kind, groupOf, until, amounts, sums[name], Math.max(1, from), to));
   }
   const used = [];
   for (let group = 0; group < groups; group++) {
@@ -179,17 +171,17 @@ function totalsPart(tree, kind, groupOf, until, totals, sums, from, to) {
 export function* withShares(values) {
   const { allocations, allocatedBytes, temporaries, freed, lifetimes, before, after } = values;
   if (before !== undefined) return { ...values, change: listOf(Float64Array, before.length, i => after[i] - before[i]) };
-  const shares = { ...values, mean: sharesOf(allocatedBytes, allocations, 1) };
+  const shares = { ...values, mean: quotientsOf(allocatedBytes, allocations, 1) };
   yield;
-  shares.temporary = sharesOf(temporaries, allocations, 1);
+  shares.temporary = quotientsOf(temporaries, allocations, 1);
   if (lifetimes === undefined) return shares;
   yield;
   // lifetimes are in microseconds
-  return { ...shares, lifetime: sharesOf(lifetimes, freed, 1e6) };
+  return { ...shares, lifetime: quotientsOf(lifetimes, freed, 1e6) };
 }
 
 // Each `part` of its `whole`, divided by `unit`; NaN of nothing.
-function sharesOf(part, whole, unit) {
+function quotientsOf(part, whole, unit) {
   const shares = new Float64Array(whole.length);
   for (let i = 0; i < shares.length; i++) shares[i] = whole[i] > 0 ? part[i] / whole[i] / unit : NaN;
   return shares;

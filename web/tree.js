@@ -1,19 +1,8 @@
 // Call trees as flat lists in preorder, and other trees made of them: folded ones, callers, callees. Pure. What may take long is a generator (work.js).
-import { finished } from './work.js';
+import { finished, inParts } from './work.js';
 
 // So many nodes are looked up, or joined, between two pauses.
 const PART = 1 << 9;
-
-// So many are gone through where there is little to do for each.
-const LONG_PART = 1 << 15;
-
-// Calls `work` for each part of what has `n` members, as from and to, with pauses.
-function* inParts(n, work) {
-  for (let from = 0; from < n; from += LONG_PART) {
-    work(from, Math.min(n, from + LONG_PART));
-    yield;
-  }
-}
 
 // A tree of nodes 0 … n-1, the root first, each before those that it calls. `func` and `frame` say what a node is; `end` is one past the last node below it.
 // A tree that was made of another one, its `base`, knows by `source` where its nodes have their amounts from:

@@ -91,3 +91,14 @@ export function finished(steps) {
     if (done) return value;
   }
 }
+
+// So many members of lists are gone through between two pauses, where there is little to do for each.
+const PART_OF_LIST = 1 << 15;
+
+// Calls `work` for each part of what has `n` members, as from and to, with pauses.
+export function* inParts(n, work) {
+  for (let from = 0; from < n; from += PART_OF_LIST) {
+    work(from, Math.min(n, from + PART_OF_LIST));
+    yield;
+  }
+}

@@ -9,7 +9,7 @@ use crate::profile::{Finding, FindingKind, Profile};
 use std::fmt::Write;
 
 /// The program's errors in using the heap; what `tell` says of each.
-pub(crate) fn findings_by(
+pub(crate) fn write_by(
     out: &mut String,
     layout: Layout,
     profile: &Profile,
@@ -31,8 +31,8 @@ pub(crate) fn findings_by(
 }
 
 /// The program's errors in using the heap, with the frames that tell most.
-pub(crate) fn findings(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
-    findings_by(out, layout, view.profile, top, |out, finding| {
+pub(crate) fn write(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
+    write_by(out, layout, view.profile, top, |out, finding| {
         prose(out, layout, &finding_sentence(finding));
         let room = layout.width.saturating_sub(4 + 14 + 2 + 2);
         for (title, stack) in finding.stacks() {

@@ -41,7 +41,7 @@ const PAGE: &str = include_str!("../../web/page.html");
 const STYLE: &str = include_str!("../../web/style.css");
 
 /// Its modules: each names things only of those before it.
-const MODULES: [&str; 18] = [
+const MODULES: [&str; 19] = [
     include_str!("../../web/text.js"),
     include_str!("../../web/data.js"),
     include_str!("../../web/work.js"),
@@ -52,6 +52,7 @@ const MODULES: [&str; 18] = [
     include_str!("../../web/model.js"),
     include_str!("../../web/state.js"),
     include_str!("../../web/dom.js"),
+    include_str!("../../web/row.js"),
     include_str!("../../web/flame.js"),
     include_str!("../../web/table.js"),
     include_str!("../../web/timeline.js"),

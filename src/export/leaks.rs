@@ -249,7 +249,7 @@ fn stack(out: &mut String, layout: Layout, view: &View<'_>, stack: usize, indent
 
 /// The errors of the run, with all their stacks.
 pub(super) fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
-    findings::findings_by(out, layout, view.profile, top, |out, finding| {
+    findings::write_by(out, layout, view.profile, top, |out, finding| {
         let known = if finding.baseline == Some(BaselineStatus::Known) { "; known from the baseline" } else { "" };
         out.push('\n');
         sections::prose(out, layout, &format!("{}{known}", findings::finding_sentence(finding)));

@@ -48,7 +48,7 @@ pub fn summary(profile: &Profile, options: &SummaryOptions<'_>) -> String {
         None => sections::top_stacks(&mut out, layout, &view, options.top),
     }
     advice::section(&mut out, layout, &view, options.top.saturating_mul(2));
-    findings::findings(&mut out, layout, &view, options.top);
+    findings::write(&mut out, layout, &view, options.top);
     sections::anomalies(&mut out, layout, profile);
     names::missing(&mut out, layout, &view);
     sections::other_processes(&mut out, layout, profile);

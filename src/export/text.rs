@@ -1,12 +1,12 @@
 //! How numbers, names and places are written for people.
 
-mod names;
+mod short;
 
 pub(crate) use super::escape::printable;
 use super::view::NamedFrame;
 use crate::profile::Anomalies;
 use crate::profile::identity::is_unresolved;
-pub(crate) use names::short_name;
+pub(crate) use short::short_name;
 use std::path::Path;
 
 /// Colours for a terminal, or none.

@@ -46,7 +46,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
         leaks::errors(&mut text, layout, view, usize::MAX);
         leaks::conclusions(&mut text, layout, profile);
     } else {
-        findings::findings(&mut text, layout, view, usize::MAX);
+        findings::write(&mut text, layout, view, usize::MAX);
     }
     sections::anomalies(&mut text, layout, profile);
     names::missing(&mut text, layout, view);

@@ -20,7 +20,7 @@ pub struct Callers {
     pub truncated: bool,
 }
 
-/// libunwind, ready for the threads of one process.
+/// libunwind, ready for the threads of any process that is traced.
 pub struct Libunwind {
     functions: Functions,
     /// Its address space, which holds how a target is read, and nothing of one target. Destroyed on drop.
@@ -103,7 +103,7 @@ impl Libunwind {
     /// Walks the stack of a stopped thread, which the calling thread traces, from where it stands. At most `max_depth` frames.
     ///
     /// # Errors
-    /// If the thread's registers can't be read. What libunwind can't read later only ends the walk.
+    /// If the thread's registers can't be read, or there is no memory. What libunwind can't read later only ends the walk.
     pub fn walk(&self, tid: i32, max_depth: u32) -> Result<Callers> {
         let functions = &self.functions;
         // Made anew for each walk: it remembers where modules lie, and those come and go.
@@ -112,6 +112,8 @@ impl Libunwind {
         let Some(state) = NonNull::new(state) else { return Err(TracerError::own("prepare libunwind")) };
         let thread = Thread { functions, state };
         let mut cursor = Cursor::new();
+        // libunwind does not say that it sets errno: an old one must not be taken for its.
+        nix::errno::Errno::clear();
         // SAFETY: the cursor has libunwind's size and alignment; space and state outlive it.
         if unsafe { (functions.init_remote)(&raw mut cursor, self.space.as_ptr(), thread.state.as_ptr()) } != 0 {
             return Err(TracerError::last("have libunwind read the registers of", tid));

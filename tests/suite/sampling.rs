@@ -48,7 +48,7 @@ fn estimates_agree_with_the_ledger_within_their_error() {
 #[test]
 fn estimated_numbers_of_blocks_agree_with_the_ledger() {
     let (traced, ledger) = sampled(&Program::fixture("sampled"), "64");
-    // The square root of the sum of (1 - p) / p over the fixture's blocks, with p = 1 - exp(-size / 64).
+    // The square root of the sum of (1 - p) / p over the fixture's blocks, with p = 1 - exp(-size / 64), where no bytes count as one.
     for (name, error) in [("allocations", 310.0), ("frees", 242.0), ("live_blocks", 194.0)] {
         let (told, truth) = (traced.report.total(name) as f64, ledger.total(name) as f64);
         assert!((told - truth).abs() < FAR * error, "{name}: {told} ± {error}, the ledger has {truth}");

@@ -402,7 +402,8 @@ fn a_libunwind_that_can_t_be_used_is_refused_before_the_program_starts() {
         assert_eq!(program.folder().join("started").exists(), !is_refused, "{name} {said}");
         if is_refused {
             let told = ended.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-            let way_out = "Install it (Debian's package is libunwind8), or leave --unwinder libunwind out";
+            let way_out =
+                "Install it, anew if it is there (Debian's package is libunwind8), or leave --unwinder libunwind out";
             assert!(told.contains(said) && told.ends_with(way_out), "{told}");
         }
     }

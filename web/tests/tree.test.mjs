@@ -67,6 +67,12 @@ test('rows are in order of numbers or names, equal ones by name', () => {
   assert.equal(rows.whole, 2 ** 40 + 17);
 });
 
+test('what has no value comes last, behind zeros', () => {
+  const keys = Float64Array.of(NaN, 0, NaN, 0, 2);
+  const sorted = down => [...finished(sortedBy(Uint32Array.of(0, 1, 2, 3, 4), keys, down))];
+  assert.deepEqual([sorted(true), sorted(false)], [[4, 1, 3, 0, 2], [1, 3, 4, 0, 2]]);
+});
+
 test('long lists are sorted as the language sorts them', () => {
   let seed = 1;
   const next = () => (seed = (seed * 48271) % 2147483647);

@@ -132,7 +132,7 @@ impl Library {
 
 /// The error of libraries that are not there or not what they should be.
 const fn missing(why: String) -> TracerError {
-    TracerError::NoLibunwind { why, remedy: "Install it (Debian's package is libunwind8)" }
+    TracerError::NoLibunwind { why, remedy: "Install it, anew if it is there (Debian's package is libunwind8)" }
 }
 
 /// What the dynamic linker says of its last failure, which was with the library `name`.
@@ -171,7 +171,7 @@ mod tests {
         assert!(text.contains("Debian's package is libunwind8"), "{text}");
     }
 
-    /// Both libraries have the names of libgcc's by which this program itself unwinds: at a panic.
+    /// With them comes libunwind.so.8, which has the names of libgcc's by which this program itself unwinds: at a panic.
     #[test]
     fn panics_are_still_unwound_by_libgcc() {
         Functions::load().unwrap();
