@@ -30,8 +30,9 @@ export class Table {
       this.fill(false);
     });
     scroll.tabIndex = 0;
-    // Elements of rows, the first one in sight first. They are used again and again.
+    // Elements of rows, the first one in sight first. They are used again and again, as are the bodies of tables with the same columns.
     this.elements = [];
+    this.bodies = new Map();
     table.tBodies[0].addEventListener('click', event => {
       const at = this.elements.indexOf(event.target.closest('tr'));
       if (at >= 0) on.open(this.rows.at(this.order[this.first + at]));
@@ -109,13 +110,19 @@ export class Table {
     this.room = room;
   }
 
-  // The body without rows: what stands for those above and below, and what is said if there are none.
+  // The body of these columns, as it was left: what stands for rows above and below, what is said if there are none, and elements of rows.
   build() {
+    const key = this.columns.map(column => column.key).join(' ');
+    if (!this.bodies.has(key)) this.bodies.set(key, this.body());
+    Object.assign(this, this.bodies.get(key));
+    const [above, below] = this.spaces;
+    this.table.tBodies[0].replaceChildren(above, ...this.elements, below, this.none);
+  }
+
+  body() {
     const space = () => make('tr', { class: 'space', 'aria-hidden': 'true' }, make('td', { colspan: this.columns.length }));
-    this.spaces = [space(), space()];
-    this.none = make('tr', {}, make('td', { colspan: this.columns.length, class: 'none' }, 'Nothing in this column.'));
-    this.elements = [];
-    this.table.tBodies[0].replaceChildren(...this.spaces, this.none);
+    const none = make('tr', {}, make('td', { colspan: this.columns.length, class: 'none' }, 'Nothing in this column.'));
+    return { spaces: [space(), space()], none, elements: [] };
   }
 
   // Puts the rows in sight into the page.
