@@ -88,6 +88,12 @@ test('each pixel of a row belongs to one node, and each node that is wide enough
   }
 });
 
+// What a drawing asks the browser for. The pixels that `onScreen` tells are those by which frames are placed, these those of the canvas.
+function inPage(t, ratio) {
+  Object.assign(globalThis, { window: { devicePixelRatio: ratio }, document: { documentElement: {} }, getComputedStyle: () => ({ getPropertyValue: () => 'red' }) });
+  t.after(() => ['window', 'document', 'getComputedStyle'].forEach(name => delete globalThis[name]));
+}
+
 // A canvas that keeps what is done with it.
 function bareCanvas() {
   const done = [];
@@ -117,8 +123,7 @@ function drawnFlame(shown, room, canvas) {
 }
 
 test('what is tried out beforehand leaves all that is shown', t => {
-  Object.assign(globalThis, { window: {}, document: { documentElement: {} }, getComputedStyle: () => ({ getPropertyValue: () => 'red' }) });
-  t.after(() => ['window', 'document', 'getComputedStyle'].forEach(name => delete globalThis[name]));
+  inPage(t, 1);
   const [canvas, other] = [bareCanvas(), bareCanvas()];
   const shown = grown(3000, numbers(5));
   const flame = drawnFlame(shown, 100, canvas);
@@ -131,8 +136,7 @@ test('what is tried out beforehand leaves all that is shown', t => {
 });
 
 test('a graph that comes to a screen with other pixels is placed anew', t => {
-  Object.assign(globalThis, { window: { devicePixelRatio: 2 }, document: { documentElement: {} }, getComputedStyle: () => ({ getPropertyValue: () => 'red' }) });
-  t.after(() => ['window', 'document', 'getComputedStyle'].forEach(name => delete globalThis[name]));
+  inPage(t, 2);
   const flame = drawnFlame(grown(3000, numbers(5)), 100, bareCanvas());
   const rightmost = () => flame.rows[0].right[0];
   assert.equal(rightmost(), 300);
