@@ -4,7 +4,8 @@
 //! served others, and the kernel has switched to it and back) begins before the tracer hears of the stop. So a look at the threads'
 //! states now and then tells in which share of the time all of them slept, which they would have done without heaptrace, too,
 //! in which they ran or were ready to, and in which they stood still for the tracer. Of the time that they ran, the greater part is
-//! often the kernel's work at stops: [`Cost::own_cpu_ns`] says what is the program's.
+//! often the kernel's work at stops: [`Cost::own_cpu_ns`] says what is the program's. Of the time that they were only ready, the
+//! greater part passed after stops, too.
 
 use crate::profile::Cost;
 use crate::progress::Progress;
@@ -23,6 +24,10 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// What a call of the kernel takes at least, and a page fault, ns.
 const CALL_NS: u64 = 150;
 const FAULT_NS: u64 = 250;
+
+/// For how long a thread has a processor before another one that is ready gets it, s: `base_slice_ns` of eight processors and more
+/// (kernel/sched/fair.c, `sysctl_sched_base_slice`).
+const SLICE: f64 = 0.003;
 
 /// From so many looks on the estimate is told without bounds: that is a run of some ten seconds.
 const MANY_LOOKS: f64 = 100.0;
@@ -174,15 +179,19 @@ impl Slowdown {
         let seen = self.idle + self.busy;
         let (idle, moving) = (ratio(self.idle, seen, 0.0), ratio(self.moving, seen, 0.0));
         let (own, used) = (Duration::from_nanos(cost.own_cpu_ns()), Duration::from_nanos(cost.cpu_ns));
-        // where it was looked seldom, the CPU time alone is a better measure of how long the program ran
-        let least = own.as_secs_f64() / ratio(self.lanes, self.busy, 1.0);
+        let (own, used) = (own.as_secs_f64(), used.as_secs_f64());
+        let lanes = ratio(self.lanes, self.busy, 1.0);
         let wall = wall.as_secs_f64();
-        let ran = (wall * moving * ratio(own, used, 1.0)).max(least);
+        // The CPU time is how long the program ran at least; the rest of the time in which threads were seen to run they were ready
+        // to, and others had the processors. A thread waits for one whenever it gets one anew: when its time is up, and after a stop.
+        let least = own / lanes;
+        let ready = (wall * moving - used / lanes).max(0.0);
+        let ready_own = if used > 0.0 { ready * own / (used + cost.stops as f64 * SLICE) } else { ready };
+        let ran = least + ready_own;
         let waited = |alone: f64| Duration::try_from_secs_f64(wall - alone).unwrap_or_default();
         // what the looks leave open is how long it got on; how much of that was its own is measured
         let got_on = (idle + moving).min(1.0);
-        let own_part =
-            if got_on > 0.0 { (idle + moving * ratio(own, used, 1.0)) / got_on } else { ratio(own, used, 1.0) };
+        let own_part = if wall * got_on > 0.0 { ((wall * idle + ran) / (wall * got_on)).min(1.0) } else { 1.0 };
         let (low, high) = between(got_on, self.looks());
         let (low, high) = (low * own_part, high * own_part);
         let about = waited(wall * idle + ran);
@@ -294,7 +303,7 @@ mod tests {
         // the part of it that was its own does not come from looks
         let half = Cost { stops_cpu_ns: 500 * MS, ..cost(1_000, 500, 100_000) };
         let half = seen(&ten).waited(SECOND * 10, &half);
-        assert_eq!([half.least, half.about, half.most].map(|time| time.as_millis()), [7_191, 8_500, 9_382]);
+        assert_eq!([half.least, half.about, half.most].map(|time| time.as_millis()), [9_057, 9_496, 9_500]);
         // all looks alike prove little
         let [least, about, most] = bounds(&[(0, 1, 1); 10], 100);
         assert!(least < 8_200 && (about, most) == (9_900, 9_900), "{least}");
@@ -328,13 +337,15 @@ mod tests {
             let cost = Cost { stops_cpu_ns: 500 * MS, events, known_cpu_ns: known_ms * MS, ..cost };
             (SECOND * 10 - seen.waited(SECOND * 10, &cost).about).as_millis()
         };
-        // half of the CPU time was its own, so half of the 3 s in which it ran
-        assert_eq!(alone(1_000, 500, 0, 0), 1_500);
+        // half of the CPU time was its own
+        assert_eq!(alone(3_000, 1_500, 0, 0), 2_500, "the stops took 0.5 s");
+        // of the 3 s in which it was ready, the other 2 s passed after stops
+        assert_eq!(alone(1_000, 500, 0, 0), 503);
         // what is left lies within what is known of the stops: what ran in user mode counts
-        assert_eq!(alone(540, 35 + 12 + 54, 0, 0), 300);
+        assert_eq!(alone(540, 35 + 12 + 54, 0, 0), 54);
         // nothing of that either: the allocator's calls themselves, and what is known otherwise
-        assert_eq!(alone(520, 40, 100_000, 0), 14);
-        assert_eq!(alone(520, 40, 0, 52), 300);
+        assert_eq!(alone(520, 40, 100_000, 0), 2);
+        assert_eq!(alone(520, 40, 0, 52), 52);
     }
 
     /// The jump engine's routine runs in the program, in user mode: what it takes is not the program's work either.

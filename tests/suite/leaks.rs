@@ -59,11 +59,19 @@ const CALLER_OF_DLOPEN: &str = "main";
 
 /// Runs a fixture under both, and fails unless both say what is expected, and the same of everything else.
 fn assert_classes(program: &Program, expected: &[Expected], by_dtv: ByDtv<'_>) -> Checked {
-    let (_, memcheck) = program.memcheck_leaks(&[]);
+    let memchecked = |program: &Program| {
+        let found = program.memcheck_leaks(&[]).1.by_function();
+        let wrong = not_as_expected("Memcheck", &found, expected.iter().map(|e| (e.function, e.memcheck)));
+        (found, wrong)
+    };
+    let (mut memcheck, mut wrong) = memchecked(program);
+    if !wrong.is_empty() {
+        // Below Valgrind addresses are small numbers, and an inode's in the dynamic linker's memory may lie in a large block by chance,
+        // which holds it then. Another library moves all blocks on by more than their size.
+        (memcheck, wrong) = memchecked(&program.clone().env("LD_PRELOAD", "libm.so.6"));
+    }
     let checked = program.checked(&[]);
-    let ours = Found::from_report(&checked.report);
-    let (memcheck, ours) = (memcheck.by_function(), ours.by_function());
-    let mut wrong = not_as_expected("Memcheck", &memcheck, expected.iter().map(|e| (e.function, e.memcheck)));
+    let ours = Found::from_report(&checked.report).by_function();
     wrong.extend(not_as_expected("heaptrace", &ours, expected.iter().map(|e| (e.function, e.ours))));
     let differing: Vec<_> = expected.iter().filter(|e| e.ours != e.memcheck).map(|e| e.function).collect();
     let names: std::collections::BTreeSet<_> = memcheck.keys().chain(ours.keys()).collect();
