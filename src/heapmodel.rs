@@ -325,6 +325,16 @@ impl HeapModel {
         match event.kind {
             EventKind::Allocated { block, size, ref by } => self.allocate(block, size, by),
             EventKind::Freed { block, internal, given_size, ref by } => self.free(block, internal, given_size, by),
+            _ => self.apply_rare(event),
+        }
+    }
+
+    /// What comes rarely, apart from the rest: room on the stack for whole models, as some of these want, would have to be made for each
+    /// event.
+    #[inline(never)]
+    fn apply_rare(&mut self, event: &Event) {
+        match event.kind {
+            EventKind::Allocated { .. } | EventKind::Freed { .. } => {}
             EventKind::ReallocBegan { old, by } => {
                 let pending = self.begin_realloc(old, by);
                 self.pending.push(pending);
@@ -336,19 +346,6 @@ impl HeapModel {
                 };
                 self.end_realloc(&pending, new, size, &by);
             }
-            _ => self.apply_rare(event),
-        }
-    }
-
-    /// What comes rarely, apart from the rest: room on the stack for whole models, as some of these want, would have to be made for each
-    /// event.
-    #[inline(never)]
-    fn apply_rare(&mut self, event: &Event) {
-        match event.kind {
-            EventKind::Allocated { .. }
-            | EventKind::Freed { .. }
-            | EventKind::ReallocBegan { .. }
-            | EventKind::ReallocEnded { .. } => {}
             EventKind::AllocatedUnseen { size, by } => self.allocate_unseen(size, &by),
             EventKind::ReallocAbandoned { old, task } => {
                 self.take_pending_realloc(old, task.serial);

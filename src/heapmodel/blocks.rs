@@ -72,7 +72,7 @@ impl Blocks {
     }
 
     /// Enters a block; returns what was at this address before, which is replaced.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, addr: Addr, block: Block) -> Option<Block> {
         let entry = Entry::new(addr, block);
         let hash = hash(addr.0);

@@ -4,6 +4,7 @@ use super::blocks::{Block, MAX_SIZE};
 use super::growth::{self, Stage};
 use super::newest::Latest;
 use super::recent::Freed;
+use super::sites::Traits;
 use super::{HeapError, HeapModel, SiteKey};
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::event::{Call, Preexisting};
@@ -47,16 +48,17 @@ pub(super) struct ErrorKey {
 
 /// What the free of a block is charged to.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum FreedBy {
+pub(super) enum FreedBy<'a> {
     /// The call.
-    Call(Call),
+    Call(&'a Call),
     /// The realloc that has found another size for it.
-    Realloc(Call),
+    Realloc(&'a Call),
     /// Nobody: the free was not seen.
     Lost,
 }
 
 impl HeapModel {
+    #[inline(always)]
     pub(super) fn allocate(&mut self, addr: Addr, size: u64, by: &Call) {
         let size = size.min(MAX_SIZE);
         let site = self.sites.intern(site_key(by, size, by.interval), self.peak_epoch);
@@ -79,10 +81,9 @@ impl HeapModel {
         count(&mut self.sizes, size);
         if let Some(site) = self.sites.get_mut(block.site) {
             site.keep_peak_figures(self.peak_epoch);
+            site.add_traits(Traits::of(by));
             add(&mut site.allocated, size);
             add(&mut site.live, size);
-            site.add_family(by.family);
-            site.add_align(by.align);
         }
         let totals = &mut self.totals;
         totals.allocations += 1;
@@ -152,13 +153,14 @@ impl HeapModel {
 
     /// The allocator has handed out an address where the model holds a block: that one was freed by a realloc that has not
     /// returned yet, or by what we did not see.
+    #[inline(never)]
     fn displace(&mut self, addr: Addr, block: Block) {
         let held = OldBlock::Held { birth: block.birth };
         let pending = self.pending.iter_mut().find(|pending| pending.old == addr && pending.state == held);
         if let Some(pending) = pending {
             pending.state = OldBlock::AddressReused;
             let by = pending.by;
-            self.release(addr, block, FreedBy::Realloc(by));
+            self.release(addr, block, FreedBy::Realloc(&by));
         } else {
             // Another thread may have freed it just before the fork, or while nobody looked.
             let is_doubtful =
@@ -173,13 +175,14 @@ impl HeapModel {
         }
     }
 
+    #[inline(always)]
     pub(super) fn free(&mut self, addr: Addr, internal: bool, given_size: Option<u64>, by: &Call) {
         if let Some(block) = self.blocks.remove(addr) {
-            if !self.judge_family(addr, block, by) {
-                self.judge_size(addr, block, given_size, by);
-                self.judge_align(addr, block, by);
+            let contradicts = self.sites.get(block.site).is_some_and(|site| site.traits().contradict(Traits::of(by)));
+            if contradicts || given_size.is_some_and(|given| given != block.size) {
+                self.judge_free(addr, block, given_size, by);
             }
-            self.release(addr, block, FreedBy::Call(*by));
+            self.release(addr, block, FreedBy::Call(by));
             self.add_timeline_point();
         } else if !internal && !self.judge_dead(addr, by) {
             self.totals.preexisting_frees += 1;
@@ -207,7 +210,7 @@ impl HeapModel {
             OldBlock::Held { birth } => match self.blocks.get(pending.old) {
                 Some(block) if block.birth == birth => {
                     self.blocks.remove(pending.old);
-                    self.release(pending.old, block, FreedBy::Realloc(*by));
+                    self.release(pending.old, block, FreedBy::Realloc(by));
                     resized = Some(block);
                     true
                 }
@@ -249,7 +252,8 @@ impl HeapModel {
     }
 
     /// Books the end of a block that is out of the table already.
-    fn release(&mut self, addr: Addr, block: Block, by: FreedBy) {
+    #[inline(always)]
+    fn release(&mut self, addr: Addr, block: Block, by: FreedBy<'_>) {
         self.capacities.end(addr, block);
         let Some(alloc_stack) = self.give_back(addr, block, true, by) else { return };
         let free_stack = match by {
@@ -261,7 +265,7 @@ impl HeapModel {
 
     /// Books that `block`, or so many bytes of it, is given back; it `ends` with the last of them. Returns where it was allocated.
     #[inline(always)]
-    pub(super) fn give_back(&mut self, addr: Addr, block: Block, ends: bool, by: FreedBy) -> Option<StackId> {
+    pub(super) fn give_back(&mut self, addr: Addr, block: Block, ends: bool, by: FreedBy<'_>) -> Option<StackId> {
         let (objects, size, records_all) = (u64::from(ends), block.size, self.records_all());
         let site = self.sites.get_mut(block.site)?;
         let interval = site.interval();
@@ -283,7 +287,7 @@ impl HeapModel {
             if ends {
                 count(&mut self.lifetimes, self.births.saturating_sub(block.birth));
                 // when a free that was not seen has been is not known
-                if let FreedBy::Call(call) | FreedBy::Realloc(call) = &by {
+                if let FreedBy::Call(call) | FreedBy::Realloc(call) = by {
                     let age = self.birth_times.age(block.birth, self.now_ns);
                     site.lifetime_ns = site.lifetime_ns.saturating_add(age);
                     if call.task.serial != task {
@@ -314,7 +318,7 @@ impl HeapModel {
             }
             let charged = match by {
                 FreedBy::Call(call) | FreedBy::Realloc(call) if self.free_stacks => {
-                    self.sites.intern(site_key(&call, size, interval), self.peak_epoch)
+                    self.sites.intern(site_key(call, size, interval), self.peak_epoch)
                 }
                 _ => block.site,
             };
@@ -323,6 +327,15 @@ impl HeapModel {
             }
         }
         Some(alloc_stack)
+    }
+
+    /// Reports the free of a live block by a function of another family, or with another size or alignment than it was allocated with.
+    #[inline(never)]
+    fn judge_free(&mut self, addr: Addr, block: Block, given_size: Option<u64>, by: &Call) {
+        if !self.judge_family(addr, block, by) {
+            self.judge_size(addr, block, given_size, by);
+            self.judge_align(addr, block, by);
+        }
     }
 
     /// Reports the free of a live block with another size than it was requested with.
@@ -347,7 +360,7 @@ impl HeapModel {
     /// Reports the free of a live block by an operator delete of another alignment than operator new was asked for.
     fn judge_align(&mut self, addr: Addr, block: Block, by: &Call) {
         let Some(site) = self.sites.get(block.site) else { return };
-        let (Some(align), Some(given)) = (site.align(), by.align) else { return };
+        let (Some(align), Some(given)) = (site.traits().align(), by.align) else { return };
         if align == given {
             return;
         }
@@ -366,10 +379,9 @@ impl HeapModel {
     }
 
     /// Reports the free of a live block by a function of another family, and whether it is one.
-    #[inline]
     fn judge_family(&mut self, addr: Addr, block: Block, by: &Call) -> bool {
         let Some(site) = self.sites.get(block.site) else { return false };
-        if let (Some(family), Some(freeing)) = (site.family(), by.family)
+        if let (Some(family), Some(freeing)) = (site.traits().family, by.family)
             && family.mismatches(freeing)
         {
             let alloc_stack = Some(site.stack());

@@ -91,7 +91,7 @@ impl HeapModel {
         let cuts = self.mapped.ranges.cut(range, latest);
         for Cut { of, ends } in &cuts {
             let piece = Block { size: of.bytes, site: of.site, birth: of.birth };
-            self.give_back(of.start, piece, *ends, FreedBy::Call(*by));
+            self.give_back(of.start, piece, *ends, FreedBy::Call(by));
         }
         if !cuts.is_empty() {
             self.add_timeline_point();

@@ -4,6 +4,7 @@ use super::{SiteKey, SiteStats};
 use crate::addr::{FunctionId, StackId};
 use crate::allocators::Family;
 use crate::chunk::Chunk;
+use crate::event::Call;
 use crate::figures::Amount;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
@@ -15,58 +16,92 @@ const EXACT_SIZES: u8 = 64;
 /// So many are copied when one changes that a view still has.
 const CHUNK: usize = 256;
 
-/// So many sites are found without a look into the table of all. A power of two.
-const LATEST: usize = 1 << 14;
+/// So many pairs of sites are found without a look into the table of all, at first and at most. Powers of two.
+const FIRST_LATEST: usize = 1 << 8;
+const MOST_LATEST: usize = 1 << 14;
 
-/// What is known of the alignments of a site's blocks.
+/// What a call tells of the block that it hands out or takes back, or what all calls tell that a site's blocks come from. In the form in which
+/// each call's is compared with a site's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum BlockAlign {
-    /// There is no block yet.
-    None,
-    /// All were asked for with this one: 0 for none, else its binary logarithm and one.
-    Known(u8),
-    /// They differ, or it is not known.
-    Mixed,
+pub(super) struct Traits {
+    /// None: not known, or not the same for all.
+    pub(super) family: Option<Family>,
+    /// 0 for no alignment, else its binary logarithm and one; [`UNKNOWN`], [`NO_POWER`].
+    align: u8,
 }
 
-/// What is known of the families of a site's blocks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum BlockFamily {
-    /// No block yet.
-    None,
-    /// All blocks have this one.
-    Known(Family),
-    /// Some block's is unknown, or they differ.
-    Mixed,
+/// Not known, or not the same for all.
+const UNKNOWN: u8 = u8::MAX;
+
+/// No power of two, which no alignment is that a block was asked for with.
+const NO_POWER: u8 = UNKNOWN - 1;
+
+impl Traits {
+    const UNKNOWN: Self = Self { family: None, align: UNKNOWN };
+
+    #[inline(always)]
+    pub(super) fn of(by: &Call) -> Self {
+        let code = match by.align {
+            None => UNKNOWN,
+            Some(align) if align & align.wrapping_sub(1) == 0 => (u64::BITS - align.leading_zeros()) as u8,
+            Some(_) => NO_POWER,
+        };
+        Self { family: by.family, align: code }
+    }
+
+    /// The alignment in bytes, 0 for none, if it is known.
+    pub(super) fn align(self) -> Option<u64> {
+        match self.align {
+            0 => Some(0),
+            code => 1u64.checked_shl(u32::from(code) - 1),
+        }
+    }
+
+    /// Whether something is known of both and differs. Without branches: programs mix functions.
+    #[inline(always)]
+    pub(super) fn contradict(self, other: Self) -> bool {
+        let families = self.family.is_some() & other.family.is_some() & (self.family != other.family);
+        let aligns = (self.align != UNKNOWN) & (other.align != UNKNOWN) & (self.align != other.align);
+        families | aligns
+    }
+
+    /// What both say.
+    #[inline(never)]
+    fn common(self, other: Self) -> Self {
+        Self {
+            family: self.family.filter(|_| self.family == other.family),
+            align: if self.align == other.align { self.align } else { UNKNOWN },
+        }
+    }
 }
 
-/// A site: [`SiteKey`] and [`SiteStats`], with the fields in an order that leaves no holes.
+/// A site: [`SiteKey`] and [`SiteStats`]. What is looked at where a call frees, and what changes where it does nothing else, is in the first
+/// of the two lines of 64 bytes that the processor has it in.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(super) struct Site {
     size: u64,
     interval: u64,
     stack: StackId,
     task: u32,
     function: FunctionId,
-    family: BlockFamily,
-    align: BlockAlign,
+    traits: Traits,
     /// In the first site of a stack and thread: how many they have, up to [`EXACT_SIZES`].
     sizes: u8,
+    pub(super) deallocated: Amount,
+    pub(super) temporary: u64,
+    /// How many were freed by another thread.
+    pub(super) freed_elsewhere: u64,
     /// The peak epoch that `at_peak` belongs to.
     peak_epoch: u64,
     pub(super) allocated: Amount,
-    pub(super) deallocated: Amount,
     pub(super) live: Amount,
     at_peak: Amount,
-    pub(super) temporary: u64,
     /// The sum of the lifetimes of the blocks that were freed.
     pub(super) lifetime_ns: u64,
-    /// How many were freed by another thread.
-    pub(super) freed_elsewhere: u64,
 }
 
-const _: () = assert!(size_of::<Site>() <= 128);
+const _: () = assert!(size_of::<Site>() == 128 && std::mem::offset_of!(Site, peak_epoch) == 64);
 
 impl Site {
     pub(super) fn stack(&self) -> StackId {
@@ -82,38 +117,16 @@ impl Site {
         self.task
     }
 
-    /// The alignment that all of the site's blocks were asked for with, if it is known: 0 for none.
-    pub(super) fn align(&self) -> Option<u64> {
-        match self.align {
-            BlockAlign::Known(0) => Some(0),
-            BlockAlign::Known(code) => 1u64.checked_shl(u32::from(code) - 1),
-            BlockAlign::None | BlockAlign::Mixed => None,
+    pub(super) fn traits(&self) -> Traits {
+        self.traits
+    }
+
+    /// Must be called before `allocated` changes, for each block.
+    #[inline(always)]
+    pub(super) fn add_traits(&mut self, traits: Traits) {
+        if self.traits != traits {
+            self.traits = if self.allocated.objects == 0 { traits } else { self.traits.common(traits) };
         }
-    }
-
-    pub(super) fn add_align(&mut self, align: Option<u64>) {
-        let new = match align {
-            Some(0) => BlockAlign::Known(0),
-            Some(align) if align.is_power_of_two() => BlockAlign::Known(align.ilog2() as u8 + 1),
-            _ => BlockAlign::Mixed,
-        };
-        self.align = if self.align == BlockAlign::None || self.align == new { new } else { BlockAlign::Mixed };
-    }
-
-    /// The family of the site's blocks, if all have the same and it is known.
-    pub(super) fn family(&self) -> Option<Family> {
-        match self.family {
-            BlockFamily::Known(family) => Some(family),
-            BlockFamily::None | BlockFamily::Mixed => None,
-        }
-    }
-
-    pub(super) fn add_family(&mut self, family: Option<Family>) {
-        self.family = match (self.family, family) {
-            (BlockFamily::None, Some(family)) => BlockFamily::Known(family),
-            (BlockFamily::Known(known), Some(family)) if known == family => self.family,
-            _ => BlockFamily::Mixed,
-        };
     }
 
     /// Must be called before `live` changes. `epoch` counts the maxima of the heap so far: if there was a new one since the
@@ -177,13 +190,21 @@ impl Site {
     }
 }
 
+/// A site, and the lower half of its key's hash.
+#[derive(Clone, Copy, Default, Debug)]
+struct Found {
+    hash: u32,
+    id: u32,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sites {
     /// In pieces, so that growth copies nothing and wastes at most one piece.
     chunks: Vec<Chunk<Vec<Site>>>,
     by_key: HashTable<u32>,
-    /// The site that was found last for each of [`LATEST`] values of a hash, or another one. Made with the first site.
-    latest: Box<[u32]>,
+    /// The two sites that were found last for each value of a part of the hash, the latest one first. As many values as there are sites,
+    /// up to [`MOST_LATEST`].
+    latest: Box<[[Found; 2]]>,
     /// The first site of each stack and thread.
     first: HashTable<u32>,
     /// Sites with lower ids hold blocks that came over a fork, and get no new ones.
@@ -225,6 +246,7 @@ impl Sites {
         self.chunks.iter_mut().flat_map(Chunk::get_mut).for_each(Site::inherit);
         self.by_key.clear();
         self.first.clear();
+        self.latest = Box::default();
         self.inherited = self.len();
     }
 
@@ -236,31 +258,37 @@ impl Sites {
     /// The site of the key, made if there is none. `key.size` is the exact size; the site's may be rounded down.
     #[inline(always)]
     pub(super) fn intern(&mut self, key: SiteKey, epoch: u64) -> u32 {
-        let place = key.place();
-        if let Some(&latest) = self.latest.get(place)
-            && latest >= self.inherited
-            && self.get(latest).is_some_and(|site| site.is(&key))
-        {
-            return latest;
+        let hash = key.hash();
+        if let Some([first, second]) = self.latest.get_mut(place_of(hash, self.latest.len())) {
+            if first.hash != hash as u32 {
+                std::mem::swap(first, second);
+            }
+            let id = first.id;
+            if first.hash == hash as u32 && id >= self.inherited && self.get(id).is_some_and(|site| site.is(&key)) {
+                return id;
+            }
         }
-        self.intern_slowly(key, place, epoch)
+        self.intern_slowly(key, hash, epoch)
     }
 
     /// The same for blocks that are live and were never allocated.
     pub(super) fn intern_inherited(&mut self, key: SiteKey, epoch: u64) -> u32 {
-        let id = self.find(&key).unwrap_or_else(|| self.add(key, epoch));
+        let id = self.find(&key, key.hash()).unwrap_or_else(|| self.add(key, epoch));
         self.inherited = self.inherited.max(id + 1);
         id
     }
 
     #[inline(never)]
-    fn intern_slowly(&mut self, key: SiteKey, place: usize, epoch: u64) -> u32 {
-        let id = self.find(&key).unwrap_or_else(|| self.add(key, epoch));
-        if self.latest.is_empty() {
-            self.latest = vec![0; LATEST].into_boxed_slice();
+    fn intern_slowly(&mut self, key: SiteKey, hash: u64, epoch: u64) -> u32 {
+        let id = self.find(&key, hash).unwrap_or_else(|| self.add(key, epoch));
+        let places = self.latest.len();
+        if places < MOST_LATEST && self.len() as usize >= places {
+            let places = (4 * places).clamp(FIRST_LATEST, MOST_LATEST);
+            self.latest = vec![[Found::default(); 2]; places].into_boxed_slice();
         }
-        if let Some(latest) = self.latest.get_mut(place) {
-            *latest = id;
+        // the later one of the two is the second now
+        if let Some([first, _]) = self.latest.get_mut(place_of(hash, self.latest.len())) {
+            *first = Found { hash: hash as u32, id };
         }
         id
     }
@@ -276,7 +304,7 @@ impl Sites {
         if let Some(first) = first.and_then(|id| self.get_mut(id)) {
             if first.sizes >= EXACT_SIZES && key.size >= exact_below {
                 key.size = round_down(key.size);
-                if let Some(id) = self.find(&key) {
+                if let Some(id) = self.find(&key, key.hash()) {
                     return id;
                 }
             } else {
@@ -289,13 +317,13 @@ impl Sites {
             let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| hash(&(s.stack, s.task)));
             self.first.insert_unique(first_hash, id, rehash);
         }
-        let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| hash(&s.key()));
-        self.by_key.insert_unique(hash(&key), id, rehash);
+        let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| s.key().hash());
+        self.by_key.insert_unique(key.hash(), id, rehash);
         id
     }
 
-    fn find(&self, key: &SiteKey) -> Option<u32> {
-        self.by_key.find(hash(key), |id| self.get(*id).is_some_and(|site| site.is(key))).copied()
+    fn find(&self, key: &SiteKey, hash: u64) -> Option<u32> {
+        self.by_key.find(hash, |id| self.get(*id).is_some_and(|site| site.is(key))).copied()
     }
 
     fn push(&mut self, key: &SiteKey, epoch: u64) -> u32 {
@@ -306,8 +334,7 @@ impl Sites {
             stack: key.stack,
             task: key.task,
             function: key.function,
-            family: BlockFamily::None,
-            align: BlockAlign::None,
+            traits: Traits::UNKNOWN,
             sizes: 1,
             peak_epoch: epoch,
             allocated: none,
@@ -350,12 +377,18 @@ impl SiteKey {
         crate::sampling::weight(self.size, self.interval)
     }
 
-    /// Where [`Sites::latest`] may have the site.
-    const fn place(&self) -> usize {
-        let stack = (self.stack.0 as u64) << 16 ^ self.task as u64 ^ (self.function.0 as u64) << 48;
-        let hash = (stack ^ self.size.wrapping_mul(0xff51_afd7_ed55_8ccd)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (hash >> 40) as usize % LATEST
+    /// hashbrown takes the lowest bits for the place and the highest seven for the tag.
+    const fn hash(&self) -> u64 {
+        let call = (self.stack.0 as u64) << 16 ^ self.task as u64 ^ (self.function.0 as u64) << 48;
+        let block = (self.size ^ self.interval.rotate_left(32)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        let hash = (call ^ block).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash ^ hash >> 32
     }
+}
+
+/// Where [`Sites::latest`], with so many places, may have the site of a key of this hash.
+const fn place_of(hash: u64, places: usize) -> usize {
+    (hash >> 40) as usize & places.wrapping_sub(1)
 }
 
 fn site(chunks: &[Chunk<Vec<Site>>], id: u32) -> Option<&Site> {
@@ -378,6 +411,12 @@ fn hash(value: &impl Hash) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::TaskId;
+
+    fn call() -> Call {
+        let task = TaskId { tid: 1, serial: 1 };
+        Call { function: FunctionId(0), task, stack: StackId(1), family: None, align: None, interval: 0 }
+    }
 
     fn key(stack: u32, size: u64) -> SiteKey {
         SiteKey { stack: StackId(stack), task: 1, function: FunctionId(0), size, interval: 0 }
@@ -404,6 +443,56 @@ mod tests {
         assert_eq!(size_of_site(&mut sites, 1, 1033), 1033, "known sizes stay exact");
         assert_eq!(size_of_site(&mut sites, 2, 2001), 2001, "another stack");
         assert_eq!(sites.stats(0).count(), 66);
+    }
+
+    #[test]
+    fn sites_are_found_as_a_plain_map_finds_them() {
+        let (mut sites, mut map) = (Sites::default(), std::collections::HashMap::new());
+        let mut state = 1u64;
+        for n in 0..400_000u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // more and more, some often, others seldom
+            let stack = (state >> 40) % (1 + n / (1 + (state >> 33) % 32));
+            let key = SiteKey {
+                task: (state >> 20) as u32 % 2,
+                function: FunctionId((state >> 16) as u16 % 2),
+                interval: state >> 12 & 4096,
+                ..key(stack as u32, 16 + (state >> 8) % 3)
+            };
+            if n == 300_000 {
+                sites.inherit();
+                map.clear();
+            }
+            let id = sites.intern(key, 0);
+            assert_eq!(*map.entry(key).or_insert(id), id);
+            assert!(sites.get(id).unwrap().is(&key) && id >= sites.inherited);
+        }
+        assert!(map.len() > 3 * MOST_LATEST && sites.latest.len() == MOST_LATEST, "{}", map.len());
+    }
+
+    #[test]
+    fn traits_contradict_where_both_are_known() {
+        let traits = |family, align| Traits { family, ..Traits::of(&Call { align, ..call() }) };
+        let [malloc, new] = [Some(Family::Malloc), Some(Family::New)];
+        assert!(traits(malloc, None).contradict(traits(new, None)));
+        assert!(!traits(malloc, None).contradict(traits(None, Some(16))));
+        assert!(traits(new, Some(0)).contradict(traits(new, Some(16))));
+        assert!(traits(new, Some(32)).contradict(traits(new, Some(24))), "no power of two is another one");
+        for align in [None, Some(0), Some(1), Some(16), Some(1 << 63)] {
+            assert_eq!(traits(new, align).align(), align);
+        }
+        let mut site = Sites::default();
+        let id = site.intern(key(1, 1), 0);
+        let site = site.get_mut(id).unwrap();
+        let mut told = |traits| {
+            site.add_traits(traits);
+            site.allocated.count(1);
+            (site.traits().family, site.traits().align())
+        };
+        assert_eq!(told(traits(new, Some(16))), (new, Some(16)));
+        assert_eq!(told(traits(new, None)), (new, None));
+        assert_eq!(told(traits(malloc, Some(16))), (None, None));
+        assert_eq!(told(traits(malloc, Some(16))), (None, None));
     }
 
     /// The worst case: every site on a stack of its own.

@@ -4,12 +4,14 @@
 //! which the heap model is the first. It knows neither ptrace nor breakpoints.
 
 mod parts;
+mod pauses;
+mod stream;
 
 use super::engine::{EngineReply, EngineReport, EntryContext};
-use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId};
+use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Function, Kind};
 use crate::calls::{Calls, Classified, Entry, MapCall, Operation, Recorded, ReturnMatch};
-use crate::event::{Definition, Event, EventKind, EventSink, MarkName, Missed, Preexisting, TICK_NS};
+use crate::event::{Definition, EventKind, EventSink, MarkName, Missed, Preexisting, TICK_NS};
 use crate::heapmodel::{HeapModel, HeapView};
 use crate::profile::Amount;
 use crate::progress::Progress;
@@ -17,10 +19,13 @@ use crate::sampling::Sampler;
 use crate::session::modulerecord::ModuleRecord;
 use crate::session::tracerecord::StreamEnd;
 use crate::trace::recorder::Recorder;
-use crate::unwinder::{Quality, StackTable};
+use crate::unwinder::Quality;
+pub(super) use pauses::MOST_MARKED;
+use pauses::Pause;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use stream::Stream;
 
 /// What all observers of a session share.
 #[derive(Clone, Debug)]
@@ -54,9 +59,6 @@ impl Shared {
     }
 }
 
-/// So many marks have their heaps kept: what has changed since takes memory, in each of them.
-pub(super) const MOST_MARKED: usize = 4;
-
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Observer {
@@ -83,65 +85,6 @@ pub(super) struct Observer {
     /// The heap at the newest marks of this image, the oldest first.
     marked: Vec<(MarkName, HeapView)>,
     pause: Pause,
-}
-
-/// The readers, and the stamp of the next event.
-#[derive(Debug)]
-struct Stream {
-    model: HeapModel,
-    readers: Vec<Box<dyn EventSink>>,
-    next_seq: u64,
-    image: ImageId,
-    /// So many nodes of stacks, and modules, of this image were told to the readers.
-    told_nodes: u32,
-    told_modules: usize,
-    /// See [`Observer::take_changed_blocks`].
-    changed: Vec<Addr>,
-    /// Whether anybody asks for them.
-    follows_blocks: bool,
-    #[cfg(debug_assertions)]
-    log: Option<crate::event::EventLog>,
-}
-
-impl Stream {
-    #[inline]
-    fn tell(&mut self, time_ns: u64, kind: EventKind) {
-        let event = Event { seq: self.next_seq, time_ns, kind };
-        self.next_seq += 1;
-        self.model.apply(&event);
-        if self.follows_blocks {
-            match kind {
-                EventKind::Allocated { block, .. } | EventKind::Freed { block, .. } => self.changed.push(block),
-                EventKind::ReallocEnded { old, new, .. } => self.changed.extend([old, new]),
-                _ => {}
-            }
-        }
-        for reader in &mut self.readers {
-            reader.take(&event);
-            reader.note_live(time_ns, self.model.live_bytes());
-        }
-    }
-
-    fn define(&mut self, definition: &Definition<'_>) {
-        for reader in &mut self.readers {
-            reader.define(definition);
-        }
-    }
-
-    /// Tells the readers of stacks that are new.
-    fn define_stacks(&mut self, stacks: &StackTable) {
-        for (id, node) in stacks.nodes_from(self.told_nodes) {
-            self.define(&Definition::Stack { id, node });
-            self.told_nodes = id.0 + 1;
-        }
-    }
-}
-
-/// Whether and for how long collecting has paused.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pause {
-    since: Option<Instant>,
-    before: Duration,
 }
 
 impl Observer {
@@ -213,7 +156,7 @@ impl Observer {
             shown_bytes: 0,
             shown_allocated: 0,
             marked: Vec::new(),
-            pause: Pause { since: self.pause.since.map(|_| Instant::now()), before: Duration::ZERO },
+            pause: self.pause.of_child(),
         };
         #[cfg(debug_assertions)]
         if let Some(log) = &self.stream.log {
@@ -439,67 +382,7 @@ impl Observer {
         self.calls.any_pending()
     }
 
-    /// Pauses collecting, or goes on. False if that was so already.
-    pub(super) fn set_paused(&mut self, pause: bool) -> bool {
-        if pause == self.is_paused() {
-            return false;
-        }
-        self.pause = match self.pause.since {
-            Some(_) => Pause { since: None, before: self.paused_for() },
-            None => Pause { since: Some(Instant::now()), before: self.pause.before },
-        };
-        self.tell(EventKind::Paused(pause));
-        true
-    }
-
-    /// Whether allocations are not reported at the moment.
-    pub(super) const fn is_paused(&self) -> bool {
-        self.pause.since.is_some()
-    }
-
-    /// The time spent in pauses so far.
-    pub(super) fn paused_for(&self) -> Duration {
-        self.pause.before + self.pause.since.map_or(Duration::ZERO, |since| since.elapsed())
-    }
-
-    /// During a pause a block that is known can end, or move.
-    fn is_of_interest_while_paused(&self, function: FunctionId, args: &[u64; 6]) -> bool {
-        match self.shared.table.get(function).map(|function| function.kind) {
-            Some(Kind::Free { .. }) => true,
-            Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => {
-                self.model().is_live(Addr(old.of(args)))
-            }
-            Some(Kind::Mapping(function)) => MapCall::of(function, args).is_some_and(|call| {
-                let concerns = call.concerns(|start, bytes| self.model().has_mapped(start, bytes));
-                concerns.unwrap_or_else(|| call.lowers_break())
-            }),
-            _ => false,
-        }
-    }
-
-    /// Sets a mark, and keeps the heap of this moment. That of the latest mark called `wanted` is kept, too, however many follow.
-    pub(super) fn mark(&mut self, name: MarkName, wanted: Option<MarkName>) {
-        self.tell(EventKind::Mark(name));
-        let latest = |wanted| self.marked.iter().rposition(|(known, _)| *known == wanted);
-        let needed = wanted.filter(|wanted| *wanted != name).and_then(latest);
-        if self.marked.len() >= MOST_MARKED + usize::from(needed.is_some()) {
-            self.marked.remove(usize::from(needed == Some(0)));
-        }
-        let view = self.view(true);
-        self.marked.push((name, view));
-    }
-
-    /// The heap at the latest mark of this name, if it is one of the newest.
-    pub(super) fn marked(&self, name: &MarkName) -> Option<&HeapView> {
-        self.marked.iter().rev().find(|(known, _)| known == name).map(|(_, view)| view)
-    }
-
-    /// The marks whose heaps are kept, the oldest first.
-    pub(super) fn kept_marks(&self) -> impl Iterator<Item = MarkName> {
-        self.marked.iter().map(|(name, _)| *name)
-    }
-
-    /// The same at this moment, to be kept.
+    /// The heap at this moment, to be kept.
     pub(super) fn view(&mut self, with_blocks: bool) -> HeapView {
         self.stream.model.view(with_blocks)
     }

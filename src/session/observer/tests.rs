@@ -2,6 +2,7 @@ use super::*;
 use crate::addr::{FunctionId, ModuleId, ProcessId};
 use crate::allocators::Family;
 use crate::calls::{CallContext, Return, Returned};
+use crate::event::Event;
 use crate::unwinder::Unwound;
 use std::cell::RefCell;
 use std::rc::Rc;

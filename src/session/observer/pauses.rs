@@ -1,0 +1,88 @@
+//! Moments that a process is told of from outside: pauses in collecting, and marks, whose heaps are kept.
+
+use super::Observer;
+use crate::addr::{Addr, FunctionId};
+use crate::allocators::Kind;
+use crate::calls::MapCall;
+use crate::event::{EventKind, MarkName};
+use crate::heapmodel::HeapView;
+use std::time::{Duration, Instant};
+
+/// So many marks have their heaps kept: what has changed since takes memory, in each of them.
+pub(in crate::session) const MOST_MARKED: usize = 4;
+
+/// Whether and for how long collecting has paused.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pause {
+    since: Option<Instant>,
+    before: Duration,
+}
+
+impl Pause {
+    /// That of a child which is forked now.
+    pub(super) fn of_child(self) -> Self {
+        Self { since: self.since.map(|_| Instant::now()), before: Duration::ZERO }
+    }
+}
+
+impl Observer {
+    /// Pauses collecting, or goes on. False if that was so already.
+    pub(in crate::session) fn set_paused(&mut self, pause: bool) -> bool {
+        if pause == self.is_paused() {
+            return false;
+        }
+        self.pause = match self.pause.since {
+            Some(_) => Pause { since: None, before: self.paused_for() },
+            None => Pause { since: Some(Instant::now()), before: self.pause.before },
+        };
+        self.tell(EventKind::Paused(pause));
+        true
+    }
+
+    /// Whether allocations are not reported at the moment.
+    pub(in crate::session) const fn is_paused(&self) -> bool {
+        self.pause.since.is_some()
+    }
+
+    /// The time spent in pauses so far.
+    pub(in crate::session) fn paused_for(&self) -> Duration {
+        self.pause.before + self.pause.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// During a pause a block that is known can end, or move.
+    pub(super) fn is_of_interest_while_paused(&self, function: FunctionId, args: &[u64; 6]) -> bool {
+        match self.shared.table.get(function).map(|function| function.kind) {
+            Some(Kind::Free { .. }) => true,
+            Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => {
+                self.model().is_live(Addr(old.of(args)))
+            }
+            Some(Kind::Mapping(function)) => MapCall::of(function, args).is_some_and(|call| {
+                let concerns = call.concerns(|start, bytes| self.model().has_mapped(start, bytes));
+                concerns.unwrap_or_else(|| call.lowers_break())
+            }),
+            _ => false,
+        }
+    }
+
+    /// Sets a mark, and keeps the heap of this moment. That of the latest mark called `wanted` is kept, too, however many follow.
+    pub(in crate::session) fn mark(&mut self, name: MarkName, wanted: Option<MarkName>) {
+        self.tell(EventKind::Mark(name));
+        let latest = |wanted| self.marked.iter().rposition(|(known, _)| *known == wanted);
+        let needed = wanted.filter(|wanted| *wanted != name).and_then(latest);
+        if self.marked.len() >= MOST_MARKED + usize::from(needed.is_some()) {
+            self.marked.remove(usize::from(needed == Some(0)));
+        }
+        let view = self.view(true);
+        self.marked.push((name, view));
+    }
+
+    /// The heap at the latest mark of this name, if it is one of the newest.
+    pub(in crate::session) fn marked(&self, name: &MarkName) -> Option<&HeapView> {
+        self.marked.iter().rev().find(|(known, _)| known == name).map(|(_, view)| view)
+    }
+
+    /// The marks whose heaps are kept, the oldest first.
+    pub(in crate::session) fn kept_marks(&self) -> impl Iterator<Item = MarkName> {
+        self.marked.iter().map(|(name, _)| *name)
+    }
+}

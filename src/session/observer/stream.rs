@@ -1,0 +1,58 @@
+//! The stream of one process: what happened, stamped, told to its readers in order.
+
+use crate::addr::{Addr, ImageId};
+use crate::event::{Definition, Event, EventKind, EventSink};
+use crate::heapmodel::HeapModel;
+use crate::unwinder::StackTable;
+
+/// The readers, and the stamp of the next event.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) model: HeapModel,
+    pub(super) readers: Vec<Box<dyn EventSink>>,
+    pub(super) next_seq: u64,
+    pub(super) image: ImageId,
+    /// So many nodes of stacks, and modules, of this image were told to the readers.
+    pub(super) told_nodes: u32,
+    pub(super) told_modules: usize,
+    /// See [`Observer::take_changed_blocks`].
+    pub(super) changed: Vec<Addr>,
+    /// Whether anybody asks for them.
+    pub(super) follows_blocks: bool,
+    #[cfg(debug_assertions)]
+    pub(super) log: Option<crate::event::EventLog>,
+}
+
+impl Stream {
+    #[inline]
+    pub(super) fn tell(&mut self, time_ns: u64, kind: EventKind) {
+        let event = Event { seq: self.next_seq, time_ns, kind };
+        self.next_seq += 1;
+        self.model.apply(&event);
+        if self.follows_blocks {
+            match kind {
+                EventKind::Allocated { block, .. } | EventKind::Freed { block, .. } => self.changed.push(block),
+                EventKind::ReallocEnded { old, new, .. } => self.changed.extend([old, new]),
+                _ => {}
+            }
+        }
+        for reader in &mut self.readers {
+            reader.take(&event);
+            reader.note_live(time_ns, self.model.live_bytes());
+        }
+    }
+
+    pub(super) fn define(&mut self, definition: &Definition<'_>) {
+        for reader in &mut self.readers {
+            reader.define(definition);
+        }
+    }
+
+    /// Tells the readers of stacks that are new.
+    pub(super) fn define_stacks(&mut self, stacks: &StackTable) {
+        for (id, node) in stacks.nodes_from(self.told_nodes) {
+            self.define(&Definition::Stack { id, node });
+            self.told_nodes = id.0 + 1;
+        }
+    }
+}
