@@ -329,7 +329,7 @@ impl HeapModel {
         }
     }
 
-    /// What comes rarely, apart from the rest: room on the stack for whole models, as some of these want, would have to be made for each
+    /// What comes less often, apart from the rest: room on the stack for whole models, as some of these want, would have to be made for each
     /// event.
     #[inline(never)]
     fn apply_rare(&mut self, event: &Event) {

@@ -18,7 +18,7 @@ pub fn table() {
     }
     println!("\n{:<34} {:>12} {:>12}   {:<22} limit", "redis-server, requests a second", "plain", "attached", "fewer");
     let server = Server::start();
-    // The server is measured by turns, so many times either way for a pair.
+    // Each pair is the mean of so many turns with heaptrace and without.
     for (name, options, pairs, turns, limit) in [
         ("every call", &["--engine", "jump"][..], 8, 1, "20 %"),
         ("--sample-interval 512k", &["--engine", "jump", "--sample-interval", "512k"], 20, 4, "95 % of it under 2 %"),

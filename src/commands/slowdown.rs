@@ -25,8 +25,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const CALL_NS: u64 = 150;
 const FAULT_NS: u64 = 250;
 
-/// For how long a thread has a processor before another one that is ready gets it, s: `base_slice_ns` of eight processors and more
-/// (kernel/sched/fair.c, `sysctl_sched_base_slice`).
+/// For how long a thread has a processor before another one that is ready gets it, s: `base_slice_ns` of eight processors and more, half of
+/// it on two (kernel/sched/fair.c, `sysctl_sched_base_slice`).
 const SLICE: f64 = 0.003;
 
 /// From so many looks on the estimate is told without bounds: that is a run of some ten seconds.
@@ -183,15 +183,18 @@ impl Slowdown {
         let lanes = ratio(self.lanes, self.busy, 1.0);
         let wall = wall.as_secs_f64();
         // The CPU time is how long the program ran at least; the rest of the time in which threads were seen to run they were ready
-        // to, and others had the processors. A thread waits for one whenever it gets one anew: when its time is up, and after a stop.
+        // to, and others had the processors. A thread waits for one when its time is up, and after a stop. (After a sleep, too, which
+        // nothing counts: what a program that sleeps often waits for then on a busy machine is heaptrace's in part.)
         let least = own / lanes;
         let ready = (wall * moving - used / lanes).max(0.0);
         let ready_own = if used > 0.0 { ready * own / (used + cost.stops as f64 * SLICE) } else { ready };
         let ran = least + ready_own;
         let waited = |alone: f64| Duration::try_from_secs_f64(wall - alone).unwrap_or_default();
-        // what the looks leave open is how long it got on; how much of that was its own is measured
+        // what the looks leave open is how long it got on; how much of that was its own follows from CPU time and stops
         let got_on = (idle + moving).min(1.0);
-        let own_part = if wall * got_on > 0.0 { ((wall * idle + ran) / (wall * got_on)).min(1.0) } else { 1.0 };
+        let moved = (wall * moving).max(used / lanes);
+        let own_share = if moved > 0.0 { ran / moved } else { 1.0 };
+        let own_part = if got_on > 0.0 { (idle + moving * own_share) / got_on } else { own_share };
         let (low, high) = between(got_on, self.looks());
         let (low, high) = (low * own_part, high * own_part);
         let about = waited(wall * idle + ran);
@@ -304,6 +307,10 @@ mod tests {
         let half = Cost { stops_cpu_ns: 500 * MS, ..cost(1_000, 500, 100_000) };
         let half = seen(&ten).waited(SECOND * 10, &half);
         assert_eq!([half.least, half.about, half.most].map(|time| time.as_millis()), [9_057, 9_496, 9_500]);
+        // that no look saw it move says nothing of how much of its CPU time was its own
+        let still = Cost { stops_cpu_ns: 490 * MS, known_cpu_ns: 10 * MS, ..cost(500, 5, 20_000) };
+        let still = seen(&[(0, 1, 1); 10]).waited(SECOND * 10, &still);
+        assert!(still.about.as_millis() == 9_990 && still.least.as_millis() >= 9_950, "{still:?}");
         // all looks alike prove little
         let [least, about, most] = bounds(&[(0, 1, 1); 10], 100);
         assert!(least < 8_200 && (about, most) == (9_900, 9_900), "{least}");

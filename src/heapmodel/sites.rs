@@ -20,8 +20,7 @@ const CHUNK: usize = 256;
 const FIRST_LATEST: usize = 1 << 8;
 const MOST_LATEST: usize = 1 << 14;
 
-/// What a call tells of the block that it hands out or takes back, or what all calls tell that a site's blocks come from. In the form in which
-/// each call's is compared with a site's.
+/// What is known of the block of a call, or of all blocks of a site: in a form that is compared fast, as it is at each call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Traits {
     /// None: not known, or not the same for all.
@@ -33,7 +32,7 @@ pub(super) struct Traits {
 /// Not known, or not the same for all.
 const UNKNOWN: u8 = u8::MAX;
 
-/// No power of two, which no alignment is that a block was asked for with.
+/// An alignment that is no power of two: only wrong calls have one.
 const NO_POWER: u8 = UNKNOWN - 1;
 
 impl Traits {
@@ -53,6 +52,7 @@ impl Traits {
     pub(super) fn align(self) -> Option<u64> {
         match self.align {
             0 => Some(0),
+            // out of range for those that are none
             code => 1u64.checked_shl(u32::from(code) - 1),
         }
     }
@@ -190,7 +190,7 @@ impl Site {
     }
 }
 
-/// A site, and the lower half of its key's hash.
+/// A site, and the lower half of the hash of the key that it was found for.
 #[derive(Clone, Copy, Default, Debug)]
 struct Found {
     hash: u32,
@@ -202,8 +202,8 @@ pub(super) struct Sites {
     /// In pieces, so that growth copies nothing and wastes at most one piece.
     chunks: Vec<Chunk<Vec<Site>>>,
     by_key: HashTable<u32>,
-    /// The two sites that were found last for each value of a part of the hash, the latest one first. As many values as there are sites,
-    /// up to [`MOST_LATEST`].
+    /// The two sites that were found last for each value of a part of the hash, the latest one first. At least as many values as there are
+    /// sites, up to [`MOST_LATEST`].
     latest: Box<[[Found; 2]]>,
     /// The first site of each stack and thread.
     first: HashTable<u32>,
@@ -258,7 +258,7 @@ impl Sites {
     /// The site of the key, made if there is none. `key.size` is the exact size; the site's may be rounded down.
     #[inline(always)]
     pub(super) fn intern(&mut self, key: SiteKey, epoch: u64) -> u32 {
-        let hash = key.hash();
+        let hash = key.place_hash();
         if let Some([first, second]) = self.latest.get_mut(place_of(hash, self.latest.len())) {
             if first.hash != hash as u32 {
                 std::mem::swap(first, second);
@@ -273,7 +273,7 @@ impl Sites {
 
     /// The same for blocks that are live and were never allocated.
     pub(super) fn intern_inherited(&mut self, key: SiteKey, epoch: u64) -> u32 {
-        let id = self.find(&key, key.hash()).unwrap_or_else(|| self.add(key, epoch));
+        let id = self.find(&key, key.place_hash()).unwrap_or_else(|| self.add(key, epoch));
         self.inherited = self.inherited.max(id + 1);
         id
     }
@@ -282,11 +282,11 @@ impl Sites {
     fn intern_slowly(&mut self, key: SiteKey, hash: u64, epoch: u64) -> u32 {
         let id = self.find(&key, hash).unwrap_or_else(|| self.add(key, epoch));
         let places = self.latest.len();
-        if places < MOST_LATEST && self.len() as usize >= places {
+        if places < MOST_LATEST && (self.len() - self.inherited) as usize >= places {
             let places = (4 * places).clamp(FIRST_LATEST, MOST_LATEST);
             self.latest = vec![[Found::default(); 2]; places].into_boxed_slice();
         }
-        // the later one of the two is the second now
+        // replaces the one that was found longer ago
         if let Some([first, _]) = self.latest.get_mut(place_of(hash, self.latest.len())) {
             *first = Found { hash: hash as u32, id };
         }
@@ -304,7 +304,7 @@ impl Sites {
         if let Some(first) = first.and_then(|id| self.get_mut(id)) {
             if first.sizes >= EXACT_SIZES && key.size >= exact_below {
                 key.size = round_down(key.size);
-                if let Some(id) = self.find(&key, key.hash()) {
+                if let Some(id) = self.find(&key, key.place_hash()) {
                     return id;
                 }
             } else {
@@ -317,8 +317,8 @@ impl Sites {
             let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| hash(&(s.stack, s.task)));
             self.first.insert_unique(first_hash, id, rehash);
         }
-        let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| s.key().hash());
-        self.by_key.insert_unique(key.hash(), id, rehash);
+        let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| s.key().place_hash());
+        self.by_key.insert_unique(key.place_hash(), id, rehash);
         id
     }
 
@@ -361,7 +361,7 @@ impl Sites {
         }
     }
 
-    /// Bytes of heap, with the copy that the larger table's growth would need.
+    /// Bytes of heap that grow with the number of sites, with the copy that the larger table's growth would need.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         let tables = [self.by_key.allocation_size(), self.first.allocation_size()];
@@ -377,11 +377,11 @@ impl SiteKey {
         crate::sampling::weight(self.size, self.interval)
     }
 
-    /// hashbrown takes the lowest bits for the place and the highest seven for the tag.
-    const fn hash(&self) -> u64 {
-        let call = (self.stack.0 as u64) << 16 ^ self.task as u64 ^ (self.function.0 as u64) << 48;
-        let block = (self.size ^ self.interval.rotate_left(32)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        let hash = (call ^ block).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    /// hashbrown takes the lowest bits for the place and the highest seven for the tag. Two keys that differ in stack and thread only differ in it, too.
+    const fn place_hash(&self) -> u64 {
+        let call = (self.stack.0 as u64) << 32 | self.task as u64;
+        let block = self.size ^ self.interval.rotate_left(32) ^ (self.function.0 as u64) << 48;
+        let hash = (call ^ block.wrapping_mul(0xff51_afd7_ed55_8ccd)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         hash ^ hash >> 32
     }
 }
@@ -468,6 +468,22 @@ mod tests {
             assert!(sites.get(id).unwrap().is(&key) && id >= sites.inherited);
         }
         assert!(map.len() > 3 * MOST_LATEST && sites.latest.len() == MOST_LATEST, "{}", map.len());
+    }
+
+    #[test]
+    fn two_sites_of_one_place_are_found_without_the_table() {
+        let mut sites = Sites::default();
+        let place = |key: &SiteKey| place_of(key.place_hash(), FIRST_LATEST);
+        let same: Vec<SiteKey> = (0..).map(|stack| key(stack, 8)).filter(|key| place(key) == 7).take(3).collect();
+        let [one, two, three] = same[..] else { panic!() };
+        let ids = [one, two, three].map(|key| sites.intern(key, 0));
+        let kept = |sites: &Sites| sites.latest[7].map(|found| found.id);
+        assert_eq!(kept(&sites), [ids[2], ids[1]]);
+        sites.intern(two, 0);
+        assert_eq!(kept(&sites), [ids[1], ids[2]], "the latest one first");
+        sites.by_key.clear();
+        assert_eq!([two, three, two].map(|key| sites.intern(key, 0)), [ids[1], ids[2], ids[1]]);
+        assert_ne!(sites.intern(one, 0), ids[0], "which is not there any more");
     }
 
     #[test]

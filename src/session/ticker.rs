@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 /// How often while records come, at least.
 const BUSY: Duration = Duration::from_millis(1);
+/// The same where blocks are sampled, which is done to take little. Each time takes some 13 µs, and where no processor is free the program waits for them.
+const BUSY_SAMPLING: Duration = Duration::from_millis(5);
 /// How often at most. To tick more often would not help: in a virtual machine it takes 0.1 ms to wake up.
 const MOST: Duration = Duration::from_micros(250);
 /// How often while none come.
@@ -30,13 +32,13 @@ enum Pace {
 }
 
 impl Pace {
-    /// For rings of which the fastest was drained at `drained`, and takes so long to be half full.
-    fn of(until_half: Duration, drained: Instant) -> Self {
+    /// For rings of which the fastest was drained at `drained`, and takes so long to be half full. `busy` is the longest period.
+    fn of(until_half: Duration, drained: Instant, busy: Duration) -> Self {
         if until_half < FAST {
             return Self::At(drained + (until_half / 2).min(LOOK), BUSY);
         }
         // in steps, so that the timer is seldom set anew
-        let mut period = BUSY;
+        let mut period = busy;
         while period > until_half && period > MOST {
             period /= 2;
         }
@@ -84,8 +86,8 @@ impl Ticker {
     }
 
     /// How the rings are waited for that were drained at `began`: not slept for as long as records have come fast of late.
-    fn pace_after(&mut self, until_half: Duration, began: Instant) -> Pace {
-        match Pace::of(until_half, began) {
+    fn pace_after(&mut self, until_half: Duration, began: Instant, busy: Duration) -> Pace {
+        match Pace::of(until_half, began, busy) {
             at @ Pace::At(..) => {
                 self.fast_until = Some(began + LINGER);
                 at
@@ -147,7 +149,8 @@ impl Session {
             // of looks, ten are soon over
             let is_look = matches!(self.ticker.pace, Pace::At(..));
             self.ticker.idle = if records > 0 { 0 } else { self.ticker.idle.saturating_add(u32::from(!is_look)) };
-            self.ticker.pace = self.ticker.pace_after(until_half, began);
+            let busy = if self.common.settings.sample_interval > 0 { BUSY_SAMPLING } else { BUSY };
+            self.ticker.pace = self.ticker.pace_after(until_half, began, busy);
             self.ticker.last = Some(began);
         }
         let period = if self.ticker.idle > PATIENCE { IDLE } else { self.ticker.pace.period() };
@@ -167,19 +170,34 @@ mod tests {
         let fast =
             [(400, Pace::Tick(us(250))), (300, Pace::At(now + us(100), BUSY)), (60, Pace::At(now + us(30), BUSY))];
         for (until_half, expected) in paces.into_iter().chain(fast) {
-            assert_eq!(Pace::of(us(until_half), now), expected, "half full after {until_half} us");
+            assert_eq!(Pace::of(us(until_half), now, BUSY), expected, "half full after {until_half} us");
         }
+    }
+
+    #[test]
+    fn sampled_blocks_are_waited_for_longer() {
+        let us = Duration::from_micros;
+        let now = Instant::now();
+        for (until_half, expected) in [(90_000, 5000), (5000, 5000), (4999, 2500), (1000, 625), (350, 312)] {
+            let pace = Pace::of(us(until_half), now, BUSY_SAMPLING).period();
+            assert_eq!(pace.as_micros(), expected, "half full after {until_half} us");
+        }
+        assert_eq!(Pace::of(us(60), now, BUSY_SAMPLING), Pace::At(now + us(30), BUSY));
     }
 
     #[test]
     fn after_a_burst_the_rings_are_looked_at_for_a_while() {
         let us = Duration::from_micros;
         let (mut ticker, began) = (Ticker::default(), Instant::now());
-        assert_eq!(ticker.pace_after(us(1000), began), Pace::Tick(BUSY), "there was none yet");
-        assert_eq!(ticker.pace_after(us(60), began), Pace::At(began + us(30), BUSY));
+        assert_eq!(ticker.pace_after(us(1000), began, BUSY), Pace::Tick(BUSY), "there was none yet");
+        assert_eq!(ticker.pace_after(us(60), began, BUSY), Pace::At(began + us(30), BUSY));
         let later = began + LINGER - us(1);
-        assert_eq!(ticker.pace_after(us(5000), later), Pace::At(later + LOOK, BUSY));
-        assert_eq!(ticker.pace_after(us(400), later), Pace::At(later + LOOK, us(250)), "as often, without a processor");
-        assert_eq!(ticker.pace_after(us(5000), began + LINGER), Pace::Tick(BUSY));
+        assert_eq!(ticker.pace_after(us(5000), later, BUSY), Pace::At(later + LOOK, BUSY));
+        assert_eq!(
+            ticker.pace_after(us(400), later, BUSY),
+            Pace::At(later + LOOK, us(250)),
+            "as often, without a processor"
+        );
+        assert_eq!(ticker.pace_after(us(5000), began + LINGER, BUSY), Pace::Tick(BUSY));
     }
 }

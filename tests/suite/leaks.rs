@@ -66,8 +66,9 @@ fn assert_classes(program: &Program, expected: &[Expected], by_dtv: ByDtv<'_>) -
     };
     let (mut memcheck, mut wrong) = memchecked(program);
     if !wrong.is_empty() {
-        // Below Valgrind addresses are small numbers, and an inode's in the dynamic linker's memory may lie in a large block by chance,
-        // which holds it then. Another library moves all blocks on by more than their size.
+        // Addresses are small numbers below Valgrind: the number of a library's inode, which the dynamic linker keeps, may look like a
+        // pointer into a large block. Another library moves all blocks on by more than their size.
+        eprintln!("Memcheck is asked once more: {}", wrong.join("\n"));
         (memcheck, wrong) = memchecked(&program.clone().env("LD_PRELOAD", "libm.so.6"));
     }
     let checked = program.checked(&[]);

@@ -15,7 +15,7 @@ pub(super) struct Stream {
     /// So many nodes of stacks, and modules, of this image were told to the readers.
     pub(super) told_nodes: u32,
     pub(super) told_modules: usize,
-    /// See [`Observer::take_changed_blocks`].
+    /// See [`super::Observer::take_changed_blocks`].
     pub(super) changed: Vec<Addr>,
     /// Whether anybody asks for them.
     pub(super) follows_blocks: bool,
