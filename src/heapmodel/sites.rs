@@ -75,8 +75,8 @@ impl Traits {
     }
 }
 
-/// A site: [`SiteKey`] and [`SiteStats`]. What is looked at where a call frees, and what changes where it does nothing else, is in the first
-/// of the two lines of 64 bytes that the processor has it in.
+/// A site: [`SiteKey`] and [`SiteStats`]. The first 64 bytes, one line of the processor's cache, hold the key and all that a free changes in the
+/// site that it is charged to.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 pub(super) struct Site {
