@@ -184,7 +184,7 @@ const fn is_zero(number: &u64) -> bool {
 }
 
 /// A point of the timeline.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TimelinePoint {
     /// Since tracing began, ns.
     pub t_ns: u64,

@@ -21,9 +21,9 @@ mod newest;
 mod period;
 mod pertest;
 mod ranges;
-mod recent;
 mod sites;
 mod timeline;
+mod traits;
 mod view;
 
 use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
@@ -44,16 +44,12 @@ use newest::Newest;
 pub use period::Counted;
 use pertest::Tests;
 pub use pertest::{TestFigures, TestTally};
-use recent::RecentFrees;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use sites::Sites;
 use std::collections::BTreeSet;
 use timeline::Timeline;
 pub use view::HeapView;
-
-/// So many freed blocks are remembered to tell double frees.
-const RECENT_FREES: u32 = 1 << 16;
 
 /// Identity of a site.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -168,7 +164,6 @@ pub struct HeapModel {
     /// What the program has mapped by itself.
     mapped: Mapped,
     sites: Sites,
-    recent: RecentFrees,
     timeline: Timeline,
     totals: Totals,
     /// Number of maxima of live bytes so far.
@@ -229,7 +224,6 @@ impl HeapModel {
             blocks: Blocks::new(),
             mapped: Mapped::default(),
             sites: Sites::default(),
-            recent: RecentFrees::new(RECENT_FREES),
             timeline: Timeline::new(),
             totals: Totals::default(),
             peak_epoch: 0,
@@ -316,16 +310,22 @@ impl HeapModel {
     /// Takes one event, in the order in which they were reported.
     pub fn apply(&mut self, event: &Event) {
         self.now_ns = event.time_ns.saturating_sub(self.began_ns);
-        if self.gap.was_there()
-            && let Some(by) = event.kind.call()
-            && self.gap.is_first_of(by.task.serial)
-        {
-            self.recent.forget();
+        if self.gap.was_there() {
+            self.note_first_after_gap(event);
         }
         match event.kind {
             EventKind::Allocated { block, size, ref by } => self.allocate(block, size, by),
             EventKind::Freed { block, internal, given_size, ref by } => self.free(block, internal, given_size, by),
             _ => self.apply_rare(event),
+        }
+    }
+
+    /// Each block that was freed while nobody looked may have got the address of one that was freed before.
+    #[cold]
+    #[inline(never)]
+    fn note_first_after_gap(&mut self, event: &Event) {
+        if event.kind.call().is_some_and(|by| self.gap.is_first_of(by.task.serial)) {
+            self.blocks.forget_freed();
         }
     }
 
@@ -454,7 +454,7 @@ impl HeapModel {
     /// one that was freed before.
     fn expect_unknown_frees(&mut self) {
         self.preexisting = Preexisting::Unknown;
-        self.recent.forget();
+        self.blocks.forget_freed();
     }
 
     fn set_paused(&mut self, paused: bool) {

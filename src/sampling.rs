@@ -102,7 +102,14 @@ pub fn weight(size: u64, interval: u64) -> f64 {
 
 /// The bytes that a picked block of `size` bytes stands for, as a whole number.
 pub fn weighted_bytes(size: u64, interval: u64) -> u64 {
-    if interval == 0 { size } else { (size as f64 * weight(size, interval)).round() as u64 }
+    if interval == 0 { size } else { estimated_bytes(size, interval) }
+}
+
+/// Apart, so that the heap model is fast where nothing is sampled.
+#[cold]
+#[inline(never)]
+fn estimated_bytes(size: u64, interval: u64) -> u64 {
+    (size as f64 * weight(size, interval)).round() as u64
 }
 
 /// What one picked block of `size` bytes adds to the variance of an estimated sum of bytes, in bytes squared: s²(1−p)/p².

@@ -51,6 +51,7 @@ impl BirthTimes {
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn begin_step(&mut self) {
         let (before, newest) = (self.step, self.newest);

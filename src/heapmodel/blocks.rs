@@ -1,19 +1,34 @@
-//! The live blocks: one entry of 24 bytes each.
+//! The blocks: one entry of 24 bytes for each that is live, and for those that were freed lately.
+//!
+//! What was freed last tells a double free from a free of what was never allocated. The entry of a freed block stays where it is, so that to remember it
+//! costs nothing; allocators hand out the same addresses again and again, and a new block finds the entry that it replaces.
 //!
 //! A hash table doubles when it is full, and holds old and new entries meanwhile. With one table for all blocks that would
 //! be three times the need at the worst moment; with 256 tables, only one of which grows at a time, the excess is
 //! 1/256 of the whole.
 
-use crate::addr::Addr;
+use crate::addr::{Addr, StackId};
 use crate::chunk::Chunk;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 
 const SHARDS: usize = 256;
 
-/// The largest size that an entry holds, in bytes: the whole of a 48-bit address space. More can't be allocated.
+/// The largest size that an entry holds, in bytes: the whole of the half of a 48-bit address space that is a process's. More can't be allocated.
 pub(super) const MAX_SIZE: u64 = (1 << SIZE_BITS) - 1;
-const SIZE_BITS: u32 = 48;
+const SIZE_BITS: u32 = 47;
+
+/// Behind the size: whether the block is live.
+const LIVE: u64 = 1 << SIZE_BITS;
+
+/// Behind that are bits 32 to 47 of the birth of a live block, or the generation of a freed one.
+const UPPER: u32 = SIZE_BITS + 1;
+
+/// So many frees are a generation.
+const GENERATION: u32 = 1 << 12;
+
+/// So many generations of freed blocks are remembered, besides the latest one.
+const REMEMBERED: u16 = 16;
 
 /// What is known of a live block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,12 +41,23 @@ pub(super) struct Block {
     pub(super) birth: u64,
 }
 
+/// What is known of a block that was freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Freed {
+    /// In bytes.
+    pub(super) size: u64,
+    /// Index of the site that it was of.
+    pub(super) site: u32,
+    pub(super) free_stack: StackId,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     addr: u64,
-    /// The size in the lower 48 bits, bits 32–47 of the birth above.
-    size_and_birth: u64,
-    birth: u32,
+    /// The size, [`LIVE`], and what is said at [`UPPER`].
+    state: u64,
+    /// The lower half of the birth of a live block; the stack of the free of a freed one.
+    birth_or_stack: u32,
     site: u32,
 }
 
@@ -41,47 +67,75 @@ impl Entry {
     fn new(addr: Addr, block: Block) -> Self {
         Self {
             addr: addr.0,
-            size_and_birth: block.size.min(MAX_SIZE) | (block.birth >> 32) << SIZE_BITS,
-            birth: block.birth as u32,
+            state: block.size.min(MAX_SIZE) | LIVE | (block.birth >> 32) << UPPER,
+            birth_or_stack: block.birth as u32,
             site: block.site,
         }
     }
 
-    fn block(&self) -> Block {
-        Block {
-            size: self.size_and_birth & MAX_SIZE,
+    fn size(&self) -> u64 {
+        self.state & MAX_SIZE
+    }
+
+    fn is_live(&self) -> bool {
+        self.state & LIVE != 0
+    }
+
+    /// The block, if it is live.
+    fn block(&self) -> Option<Block> {
+        self.is_live().then(|| Block {
+            size: self.size(),
             site: self.site,
-            birth: (self.size_and_birth >> SIZE_BITS) << 32 | u64::from(self.birth),
-        }
+            birth: (self.state >> UPPER) << 32 | u64::from(self.birth_or_stack),
+        })
+    }
+
+    /// The block is freed, or forgotten if the generation is 0.
+    fn end(&mut self, generation: u16, free_stack: StackId) {
+        self.state = self.size() | u64::from(generation) << UPPER;
+        self.birth_or_stack = free_stack.0;
+    }
+
+    /// Whether the block is live, or was freed in this generation or later.
+    fn is_of_use(&self, oldest: u16) -> bool {
+        self.is_live() || self.state >> UPPER >= u64::from(oldest)
     }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Blocks {
     shards: Box<[Chunk<HashTable<Entry>>; SHARDS]>,
+    /// Of what is freed now, from 1 on.
+    generation: u16,
+    /// The first generation that is remembered.
+    oldest: u16,
+    /// So many frees are to come in this one.
+    left: u32,
 }
 
 impl Blocks {
     pub(super) fn new() -> Self {
-        Self { shards: Box::new([const { Chunk::Own(HashTable::new()) }; SHARDS]) }
+        let shards = Box::new([const { Chunk::Own(HashTable::new()) }; SHARDS]);
+        Self { shards, generation: 1, oldest: 1, left: GENERATION }
     }
 
     /// The same for a view.
     pub(super) fn view(&mut self) -> Self {
-        Self { shards: Box::new(self.shards.each_mut().map(Chunk::share)) }
+        Self { shards: Box::new(self.shards.each_mut().map(Chunk::share)), ..*self }
     }
 
-    /// Enters a block; returns what was at this address before, which is replaced.
+    /// Enters a block; returns the live one that was at this address before, which is replaced.
     #[inline(always)]
     pub(super) fn insert(&mut self, addr: Addr, block: Block) -> Option<Block> {
         let entry = Entry::new(addr, block);
         let hash = hash(addr.0);
+        let oldest = self.oldest;
         let shard = self.shard(hash);
         if shard.len() == shard.capacity() {
-            make_room(shard);
+            make_room(shard, oldest);
         }
         match shard.entry(hash, |e| e.addr == addr.0, |e| self::hash(e.addr)) {
-            Slot::Occupied(mut slot) => Some(std::mem::replace(slot.get_mut(), entry).block()),
+            Slot::Occupied(mut slot) => std::mem::replace(slot.get_mut(), entry).block(),
             Slot::Vacant(slot) => {
                 slot.insert(entry);
                 None
@@ -89,21 +143,67 @@ impl Blocks {
         }
     }
 
+    /// The live block at this address is freed, or resized elsewhere, by a call on this stack.
+    ///
     /// Inlined, so that the block is handed over in registers.
     #[inline(always)]
-    pub(super) fn remove(&mut self, addr: Addr) -> Option<Block> {
+    pub(super) fn free(&mut self, addr: Addr, free_stack: StackId) -> Option<Block> {
         let hash = hash(addr.0);
-        let slot = self.shard(hash).find_entry(hash, |e| e.addr == addr.0).ok()?;
-        Some(slot.remove().0.block())
+        let generation = self.generation;
+        let entry = self.shard(hash).find_mut(hash, |e| e.addr == addr.0)?;
+        let block = entry.block()?;
+        entry.end(generation, free_stack);
+        self.left -= 1;
+        if self.left == 0 {
+            self.begin_generation();
+        }
+        Some(block)
     }
 
+    /// Forgets all freed blocks.
+    pub(super) fn forget_freed(&mut self) {
+        self.begin_generation();
+        self.oldest = self.generation;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_generation(&mut self) {
+        self.left = GENERATION;
+        if let Some(next) = self.generation.checked_add(1) {
+            self.generation = next;
+            self.oldest = self.oldest.max(next.saturating_sub(REMEMBERED));
+            return;
+        }
+        // Once in 2^28 frees all are forgotten, as their generations could be taken for later ones.
+        (self.generation, self.oldest) = (1, 1);
+        for entry in self.shards.iter_mut().flat_map(|shard| shard.get_mut().iter_mut()) {
+            if !entry.is_live() {
+                entry.end(0, StackId::EMPTY);
+            }
+        }
+    }
+
+    fn entry(&self, addr: Addr) -> Option<&Entry> {
+        let hash = hash(addr.0);
+        self.shards.get(shard_of(hash))?.get().find(hash, |e| e.addr == addr.0)
+    }
+
+    /// The live block at this address.
     pub(super) fn get(&self, addr: Addr) -> Option<Block> {
-        let hash = hash(addr.0);
-        self.shards.get(shard_of(hash))?.get().find(hash, |e| e.addr == addr.0).map(Entry::block)
+        self.entry(addr)?.block()
     }
 
+    /// The block at this address that is not live, if its free is one of the latest, of which there are at least `GENERATION * REMEMBERED`.
+    pub(super) fn freed(&self, addr: Addr) -> Option<Freed> {
+        let entry = self.entry(addr).filter(|entry| !entry.is_live() && entry.is_of_use(self.oldest))?;
+        Some(Freed { size: entry.size(), site: entry.site, free_stack: StackId(entry.birth_or_stack) })
+    }
+
+    /// The live blocks.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Addr, Block)> {
-        self.shards.iter().flat_map(|shard| shard.get().iter()).map(|entry| (Addr(entry.addr), entry.block()))
+        let entries = self.shards.iter().flat_map(|shard| shard.get().iter());
+        entries.filter_map(|entry| Some((Addr(entry.addr), entry.block()?)))
     }
 
     /// Bytes of heap that the tables take, with the copy that the largest shard's growth would need.
@@ -119,14 +219,16 @@ impl Blocks {
     }
 }
 
-/// Called when nothing can be inserted any more. Where removals have left the table full of tombstones, copies it in its
-/// present size; hashbrown itself would double it from half load on, and end with up to 114 bytes per block. A table that
-/// really is full (to 15/16 of what it may hold) is left for hashbrown to double.
-fn make_room(table: &mut HashTable<Entry>) {
+/// Called when nothing can be inserted any more. Where the table is full of blocks that were freed before `oldest`, copies the others in a table of
+/// its present size. A table that really is full (to 15/16 of what it may hold) is left for hashbrown to double.
+#[cold]
+#[inline(never)]
+fn make_room(table: &mut HashTable<Entry>, oldest: u16) {
     let full = table.num_buckets() / 8 * 7;
-    if table.len() < full / 16 * 15 {
+    let kept = || table.iter().filter(|entry| entry.is_of_use(oldest));
+    if kept().count() < full / 16 * 15 {
         let mut copy = HashTable::with_capacity(full);
-        for entry in table.iter() {
+        for entry in kept() {
             copy.insert_unique(hash(entry.addr), *entry, |e| hash(e.addr));
         }
         *table = copy;
@@ -135,21 +237,24 @@ fn make_room(table: &mut HashTable<Entry>) {
 
 /// hashbrown takes the lowest bits for the place and the highest seven for the tag.
 ///
-/// Blocks that are neighbours are often allocated one after the other, and freed so: those of one KiB have places next to each
-/// other, so that the processor finds the second one in its cache where it has met the first. (With places anywhere, a program
-/// that frees 60,000 blocks at its end waits for memory twice for each.) The tag depends on all of the address.
+/// Blocks that are neighbours are often allocated one after the other, and freed so: those of a page have places next to each
+/// other, in the order of their addresses, so that the processor finds the second one in its cache where it has met the first. (With places anywhere, a program
+/// that frees 60,000 blocks at its end waits for memory twice for each.) Where they begin in the part of the table that is a page's depends on the
+/// page, as blocks of whole pages all begin at the same offset. The tags of neighbours differ.
+#[inline(always)]
 fn hash(addr: u64) -> u64 {
-    const PLACES: u64 = (1 << 48) - 1;
-    let area = (addr >> 10).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let area = (area ^ (area >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    let tag = addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) << 5 & (0x7f << 57);
-    let shard = area >> 8 & (0xff << 48);
-    tag | shard | ((area >> 32) * 16 + (addr >> 6 & 15)) & PLACES
+    const PLACES: u64 = (1 << SHARD) - 1;
+    let page = (addr >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let place = (addr >> 5).wrapping_add(page >> 20) % 128 + (page >> 34) * 128;
+    (addr >> 4 ^ page >> 24) << 57 | (page >> 24 & 0xff) << SHARD | place & PLACES
 }
 
-/// Bits that hashbrown does not use in tables of less than 2^40 entries. Always less than [`SHARDS`].
+/// Where in a hash the shard is told, with bits that hashbrown does not use in tables of less than 2^40 entries.
+const SHARD: u32 = 48;
+
+/// Always less than [`SHARDS`].
 fn shard_of(hash: u64) -> usize {
-    (hash >> 48) as usize % SHARDS
+    (hash >> SHARD) as usize % SHARDS
 }
 
 #[cfg(test)]
@@ -160,7 +265,11 @@ mod tests {
     fn fields_survive_packing() {
         for (size, birth) in [(0, 0), (MAX_SIZE, 1), (17, (1 << 48) - 1), (MAX_SIZE, 0x1234_5678_9abc)] {
             let block = Block { size, site: u32::MAX, birth };
-            assert_eq!(Entry::new(Addr(u64::MAX), block).block(), block);
+            let mut entry = Entry::new(Addr(u64::MAX), block);
+            assert_eq!(entry.block(), Some(block));
+            entry.end(u16::MAX, StackId(7));
+            assert_eq!((entry.block(), entry.size(), entry.site), (None, size, u32::MAX));
+            assert!(entry.is_of_use(u16::MAX));
         }
     }
 
@@ -181,19 +290,21 @@ mod tests {
         assert_eq!(blocks.iter().count(), 1_200_000);
     }
 
-    /// The same while blocks come and go, which leaves the tables full of tombstones.
+    /// The same while blocks come and go, for each that is live or remembered.
     #[test]
     fn churn_does_not_inflate_the_tables() {
+        let remembered = u64::from(GENERATION) * (u64::from(REMEMBERED) + 1);
         for live in [200_000u64, 217_000, 255_000] {
             let mut blocks = Blocks::new();
             let addr = |n: u64| Addr(0x7f00_0000_0000 + n.wrapping_mul(0x9e37_79b9) % (1 << 32) * 16);
             for n in 0..3 * live {
                 blocks.insert(addr(n), Block { size: 32, site: 0, birth: n });
                 if n >= live {
-                    assert!(blocks.remove(addr(n - live)).is_some());
+                    assert!(blocks.free(addr(n - live), StackId::EMPTY).is_some());
                 }
                 if n >= live && n % 8192 == 0 {
-                    let each = blocks.memory() as f64 / live as f64;
+                    let known = live + remembered.min(n - live);
+                    let each = blocks.memory() as f64 / known as f64;
                     assert!(each <= 62.5, "{each} bytes per block with {live} live");
                 }
             }
@@ -210,5 +321,111 @@ mod tests {
             let largest = blocks.shards.iter().map(|shard| shard.get().len()).max().unwrap();
             assert!(largest < 1170, "stride {stride}: {largest} blocks in one shard, 390 expected");
         }
+    }
+
+    #[test]
+    fn places_follow_the_order_of_a_page_and_begin_elsewhere_in_each() {
+        let place = |addr| hash(addr) % (1 << 20);
+        let page = |n: u64| 0x7f00_0000_0000 + n * 4096;
+        let neighbours = (0..127).filter(|n| place(page(1) + n * 32) + 1 == place(page(1) + (n + 1) * 32));
+        assert!(neighbours.count() >= 126, "but for the last one, which the first may follow");
+        let first: std::collections::HashSet<u64> = (0..1000).map(|n| hash(page(n) + 16) % 128).collect();
+        assert!(first.len() > 100, "{} places for blocks of whole pages", first.len());
+    }
+
+    fn block(n: u64) -> Block {
+        Block { size: n % 100, site: n as u32 % 7, birth: n }
+    }
+
+    #[test]
+    fn what_was_freed_lately_is_known_until_the_address_is_handed_out_again() {
+        let mut blocks = Blocks::new();
+        assert_eq!((blocks.freed(Addr(16)), blocks.free(Addr(16), StackId(1))), (None, None));
+        blocks.insert(Addr(16), block(5));
+        assert_eq!((blocks.freed(Addr(16)), blocks.get(Addr(16))), (None, Some(block(5))));
+        assert_eq!(blocks.free(Addr(16), StackId(1)), Some(block(5)));
+        let freed = Freed { size: 5, site: 5, free_stack: StackId(1) };
+        assert_eq!((blocks.freed(Addr(16)), blocks.get(Addr(16))), (Some(freed), None));
+        assert_eq!(blocks.free(Addr(16), StackId(2)), None, "not twice");
+        assert_eq!((blocks.freed(Addr(16)), blocks.iter().count()), (Some(freed), 0));
+        assert_eq!(blocks.insert(Addr(16), block(6)), None, "nothing live was there");
+        assert_eq!(blocks.insert(Addr(16), block(7)), Some(block(6)));
+        blocks.free(Addr(16), StackId(3));
+        assert_eq!(blocks.freed(Addr(16)), Some(Freed { size: 7, site: 0, free_stack: StackId(3) }));
+        blocks.forget_freed();
+        assert_eq!(blocks.freed(Addr(16)), None);
+        assert_eq!(blocks.insert(Addr(16), block(8)), None);
+        blocks.free(Addr(16), StackId(4));
+        assert!(blocks.freed(Addr(16)).is_some());
+    }
+
+    #[test]
+    fn blocks_are_found_as_plain_maps_find_them() {
+        use std::collections::HashMap;
+        let (mut blocks, mut live, mut freed) = (Blocks::new(), HashMap::new(), HashMap::new());
+        let (mut state, mut frees, mut forgotten) = (1u64, 0u64, 0);
+        let certain = u64::from(GENERATION) * u64::from(REMEMBERED);
+        for n in 1..1_000_000u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // near each other, at the same offset of many pages, or anywhere
+            let any = state >> 20;
+            let addr = match state >> 62 {
+                0 | 1 => 0x5555_0000_0000 + any % 50_000 * 16,
+                2 => 0x7f00_0000_0010 + any % 20_000 * 4096,
+                _ => any % 200_000 * 0x10_0008,
+            };
+            if state >> 18 & 1 == 0 {
+                assert_eq!(blocks.insert(Addr(addr), block(n)), live.insert(addr, block(n)));
+                freed.remove(&addr);
+            } else {
+                let ended = live.remove(&addr);
+                assert_eq!(blocks.free(Addr(addr), StackId(n as u32)), ended);
+                if let Some(ended) = ended {
+                    frees += 1;
+                    freed.insert(
+                        addr,
+                        (frees, Freed { size: ended.size, site: ended.site, free_stack: StackId(n as u32) }),
+                    );
+                }
+            }
+            if n == 300_000 {
+                blocks.forget_freed();
+                forgotten = frees;
+            }
+            if n % 50_000 == 0 {
+                assert_eq!(
+                    blocks.iter().collect::<HashMap<_, _>>(),
+                    live.iter().map(|(addr, block)| (Addr(*addr), *block)).collect()
+                );
+                for (addr, (number, ended)) in &freed {
+                    let told = blocks.freed(Addr(*addr));
+                    let age = frees - number;
+                    if *number > forgotten && age < certain {
+                        assert_eq!(told, Some(*ended));
+                    } else if *number <= forgotten || age > certain + u64::from(GENERATION) {
+                        assert_eq!(told, None, "{age}");
+                    }
+                }
+            }
+        }
+        assert!(freed.values().any(|(number, _)| frees - number > certain + u64::from(GENERATION)), "{frees}");
+    }
+
+    #[test]
+    fn when_generations_end_all_freed_ones_are_forgotten() {
+        let mut blocks = Blocks::new();
+        for n in 1..=2 {
+            blocks.insert(Addr(16 * n), block(n));
+        }
+        blocks.free(Addr(16), StackId(1));
+        (blocks.generation, blocks.oldest, blocks.left) = (u16::MAX, u16::MAX - REMEMBERED, 1);
+        blocks.insert(Addr(48), block(3));
+        blocks.free(Addr(48), StackId(1));
+        assert_eq!(
+            (blocks.freed(Addr(16)), blocks.freed(Addr(48)), blocks.get(Addr(32))),
+            (None, None, Some(block(2)))
+        );
+        blocks.free(Addr(32), StackId(1));
+        assert!(blocks.freed(Addr(32)).is_some());
     }
 }

@@ -3,8 +3,7 @@
 use super::blocks::{Block, MAX_SIZE};
 use super::growth::{self, Stage};
 use super::newest::Latest;
-use super::recent::Freed;
-use super::sites::Traits;
+use super::traits::Traits;
 use super::{HeapError, HeapModel, SiteKey};
 use crate::addr::{Addr, FunctionId, StackId};
 use crate::event::{Call, Preexisting};
@@ -144,7 +143,7 @@ impl HeapModel {
             Some(newest) => self.newest.set(by.task.serial, newest),
             None => self.newest.forget(by.task.serial),
         }
-        if let Some(block) = self.blocks.remove(NOWHERE) {
+        if let Some(block) = self.blocks.free(NOWHERE, StackId::EMPTY) {
             self.anomalies.lost += 1;
             self.release(NOWHERE, block, FreedBy::Lost);
             self.add_timeline_point();
@@ -153,6 +152,7 @@ impl HeapModel {
 
     /// The allocator has handed out an address where the model holds a block: that one was freed by a realloc that has not
     /// returned yet, or by what we did not see.
+    #[cold]
     #[inline(never)]
     fn displace(&mut self, addr: Addr, block: Block) {
         let held = OldBlock::Held { birth: block.birth };
@@ -177,12 +177,11 @@ impl HeapModel {
 
     #[inline(always)]
     pub(super) fn free(&mut self, addr: Addr, internal: bool, given_size: Option<u64>, by: &Call) {
-        if let Some(block) = self.blocks.remove(addr) {
-            let contradicts = self.sites.get(block.site).is_some_and(|site| site.traits().contradict(Traits::of(by)));
+        if let Some(block) = self.blocks.free(addr, by.stack) {
+            let contradicts = self.release(addr, block, FreedBy::Call(by));
             if contradicts || given_size.is_some_and(|given| given != block.size) {
                 self.judge_free(addr, block, given_size, by);
             }
-            self.release(addr, block, FreedBy::Call(by));
             self.add_timeline_point();
         } else if !internal && !self.judge_dead(addr, by) {
             self.totals.preexisting_frees += 1;
@@ -209,7 +208,7 @@ impl HeapModel {
             // Unless another thread has freed it meanwhile, and its address may be another block's.
             OldBlock::Held { birth } => match self.blocks.get(pending.old) {
                 Some(block) if block.birth == birth => {
-                    self.blocks.remove(pending.old);
+                    self.blocks.free(pending.old, by.stack);
                     self.release(pending.old, block, FreedBy::Realloc(by));
                     resized = Some(block);
                     true
@@ -251,24 +250,20 @@ impl HeapModel {
         Some(self.pending.remove(at))
     }
 
-    /// Books the end of a block that is out of the table already.
+    /// Books the end of a block that is not live any more in the table. Returns whether the call contradicts what is known of it.
     #[inline(always)]
-    fn release(&mut self, addr: Addr, block: Block, by: FreedBy<'_>) {
+    fn release(&mut self, addr: Addr, block: Block, by: FreedBy<'_>) -> bool {
         self.capacities.end(addr, block);
-        let Some(alloc_stack) = self.give_back(addr, block, true, by) else { return };
-        let free_stack = match by {
-            FreedBy::Call(call) | FreedBy::Realloc(call) => call.stack,
-            FreedBy::Lost => StackId::EMPTY,
-        };
-        self.recent.remember(Freed { block: addr, size: block.size, alloc_stack, free_stack });
+        self.give_back(addr, block, true, by)
     }
 
-    /// Books that `block`, or so many bytes of it, is given back; it `ends` with the last of them. Returns where it was allocated.
+    /// Books that `block`, or so many bytes of it, is given back; it `ends` with the last of them. Returns whether the call contradicts what is known
+    /// of it.
     #[inline(always)]
-    pub(super) fn give_back(&mut self, addr: Addr, block: Block, ends: bool, by: FreedBy<'_>) -> Option<StackId> {
+    pub(super) fn give_back(&mut self, addr: Addr, block: Block, ends: bool, by: FreedBy<'_>) -> bool {
         let (objects, size, records_all) = (u64::from(ends), block.size, self.records_all());
-        let site = self.sites.get_mut(block.site)?;
-        let interval = site.interval();
+        let Some(site) = self.sites.get_mut(block.site) else { return false };
+        let (interval, charged_before) = (site.interval(), site.charged());
         let bytes = weighted_bytes(size, interval);
         let totals = &mut self.totals;
         totals.live_blocks = totals.live_blocks.wrapping_sub(objects);
@@ -278,6 +273,7 @@ impl HeapModel {
         site.keep_peak_figures(self.peak_epoch);
         subtract(&mut site.live, objects, size);
         let alloc_stack = site.stack();
+        let contradicts = matches!(by, FreedBy::Call(call) if site.traits().contradict(Traits::of(call)));
         if inherited {
             totals.preexisting_frees += objects;
         } else {
@@ -302,8 +298,7 @@ impl HeapModel {
                 if newest.addr == addr {
                     site.temporary += 1;
                     totals.temporary += 1;
-                } else if newest.stack == alloc_stack
-                    && newest.size > size
+                } else if newest.stack == alloc_stack && newest.size > size
                     && growth::is_next_capacity(size, newest.size)
                     && records_all
                     && matches!(by, FreedBy::Call(call) if call.task.serial == task)
@@ -317,19 +312,23 @@ impl HeapModel {
                 }
             }
             let charged = match by {
-                FreedBy::Call(call) | FreedBy::Realloc(call) if self.free_stacks => {
-                    self.sites.intern(site_key(call, size, interval), self.peak_epoch)
-                }
+                FreedBy::Call(call) | FreedBy::Realloc(call) if self.free_stacks => self.sites.intern_charged(
+                    block.site,
+                    charged_before,
+                    site_key(call, size, interval),
+                    self.peak_epoch,
+                ),
                 _ => block.site,
             };
             if let Some(site) = self.sites.get_mut(charged) {
                 add_to(&mut site.deallocated, objects, size);
             }
         }
-        Some(alloc_stack)
+        contradicts
     }
 
     /// Reports the free of a live block by a function of another family, or with another size or alignment than it was allocated with.
+    #[cold]
     #[inline(never)]
     fn judge_free(&mut self, addr: Addr, block: Block, given_size: Option<u64>, by: &Call) {
         if !self.judge_family(addr, block, by) {
@@ -393,14 +392,16 @@ impl HeapModel {
     }
 
     /// Reports the free of a block that is not live, if that is an error; else it is from before.
+    #[cold]
+    #[inline(never)]
     fn judge_dead(&mut self, addr: Addr, by: &Call) -> bool {
         if self.freed_dead.len() < MAX_FREED_DEAD {
             self.freed_dead.insert(addr);
         }
-        if let Some(freed) = self.recent.get(addr).filter(|_| !self.paused) {
+        if let Some(freed) = self.blocks.freed(addr).filter(|_| !self.paused) {
             self.anomalies.double_frees += 1;
-            let (alloc_stack, free_stack) = (Some(freed.alloc_stack), Some(freed.free_stack));
-            self.report(FindingKind::DoubleFree, addr, Some(freed.size), by, alloc_stack, free_stack);
+            let alloc_stack = self.sites.get(freed.site).map(|site| site.stack());
+            self.report(FindingKind::DoubleFree, addr, Some(freed.size), by, alloc_stack, Some(freed.free_stack));
             return true;
         }
         if self.preexisting == Preexisting::Unknown {

@@ -30,6 +30,7 @@ impl Capacities {
         }
     }
 
+    #[cold]
     #[inline(never)]
     fn book(&mut self, addr: Addr, block: Block) {
         if let Some(told) = self.live.remove(&addr).filter(|told| told.birth == block.birth) {

@@ -67,6 +67,7 @@ impl Growths {
     }
 
     /// A buffer has got a larger block, allocated on this stack, and its old one is freed.
+    #[cold]
     #[inline(never)]
     pub(super) fn note_exchange(&mut self, stack: StackId, old: Stage, new: Stage) {
         self.note(stack, old, new, true);

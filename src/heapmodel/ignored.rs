@@ -23,7 +23,15 @@ impl Ignored {
     /// A block was born.
     #[inline]
     pub(super) fn born(&mut self, addr: Addr, birth: u64, task: u32) {
-        if !self.muted.is_empty() && self.muted.contains_key(&task) {
+        if !self.muted.is_empty() {
+            self.note(addr, birth, task);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note(&mut self, addr: Addr, birth: u64, task: u32) {
+        if self.muted.contains_key(&task) {
             self.told.insert(addr, birth);
         }
     }

@@ -41,7 +41,12 @@ impl Newest {
     /// The thread's latest allocation.
     #[inline]
     pub(super) fn of(&self, task: u32) -> Option<Latest> {
-        if task == self.latest.0 { self.latest.1.known() } else { self.others.get(&task).copied() }
+        if task == self.latest.0 { self.latest.1.known() } else { self.of_other(task) }
+    }
+
+    #[inline(never)]
+    fn of_other(&self, task: u32) -> Option<Latest> {
+        self.others.get(&task).copied()
     }
 
     /// The thread has allocated this.
@@ -62,6 +67,7 @@ impl Newest {
         }
     }
 
+    #[inline(never)]
     fn change_to(&mut self, task: u32) {
         let (before, block) = std::mem::replace(&mut self.latest, (task, Latest::NONE));
         self.others.remove(&task);

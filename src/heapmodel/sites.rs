@@ -1,10 +1,9 @@
 //! The interned sites and their figures.
 
+use super::traits::Traits;
 use super::{SiteKey, SiteStats};
 use crate::addr::{FunctionId, StackId};
-use crate::allocators::Family;
 use crate::chunk::Chunk;
-use crate::event::Call;
 use crate::figures::Amount;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
@@ -16,64 +15,12 @@ const EXACT_SIZES: u8 = 64;
 /// So many are copied when one changes that a view still has.
 const CHUNK: usize = 256;
 
-/// So many pairs of sites are found without a look into the table of all, at first and at most. Powers of two.
+/// So many sites are found without a look into the table of all, at first and at most. Powers of two.
 const FIRST_LATEST: usize = 1 << 8;
-const MOST_LATEST: usize = 1 << 14;
+const MOST_LATEST: usize = 1 << 15;
 
-/// What is known of the block of a call, or of all blocks of a site: in a form that is compared fast, as it is at each call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Traits {
-    /// None: not known, or not the same for all.
-    pub(super) family: Option<Family>,
-    /// 0 for no alignment, else its binary logarithm and one; [`UNKNOWN`], [`NO_POWER`].
-    align: u8,
-}
-
-/// Not known, or not the same for all.
-const UNKNOWN: u8 = u8::MAX;
-
-/// An alignment that is no power of two: only wrong calls have one.
-const NO_POWER: u8 = UNKNOWN - 1;
-
-impl Traits {
-    const UNKNOWN: Self = Self { family: None, align: UNKNOWN };
-
-    #[inline(always)]
-    pub(super) fn of(by: &Call) -> Self {
-        let code = match by.align {
-            None => UNKNOWN,
-            Some(align) if align & align.wrapping_sub(1) == 0 => (u64::BITS - align.leading_zeros()) as u8,
-            Some(_) => NO_POWER,
-        };
-        Self { family: by.family, align: code }
-    }
-
-    /// The alignment in bytes, 0 for none, if it is known.
-    pub(super) fn align(self) -> Option<u64> {
-        match self.align {
-            0 => Some(0),
-            // out of range for those that are none
-            code => 1u64.checked_shl(u32::from(code) - 1),
-        }
-    }
-
-    /// Whether something is known of both and differs. Without branches: programs mix functions.
-    #[inline(always)]
-    pub(super) fn contradict(self, other: Self) -> bool {
-        let families = self.family.is_some() & other.family.is_some() & (self.family != other.family);
-        let aligns = (self.align != UNKNOWN) & (other.align != UNKNOWN) & (self.align != other.align);
-        families | aligns
-    }
-
-    /// What both say.
-    #[inline(never)]
-    fn common(self, other: Self) -> Self {
-        Self {
-            family: self.family.filter(|_| self.family == other.family),
-            align: if self.align == other.align { self.align } else { UNKNOWN },
-        }
-    }
-}
+/// The id of no site.
+const NONE: u32 = u32::MAX;
 
 /// A site: [`SiteKey`] and [`SiteStats`]. The first 64 bytes, one line of the processor's cache, hold the key and all that a free changes in the
 /// site that it is charged to.
@@ -86,8 +33,8 @@ pub(super) struct Site {
     task: u32,
     function: FunctionId,
     traits: Traits,
-    /// In the first site of a stack and thread: how many they have, up to [`EXACT_SIZES`].
-    sizes: u8,
+    /// See [`Self::charged`]; [`NONE`] at first.
+    charged: u32,
     pub(super) deallocated: Amount,
     pub(super) temporary: u64,
     /// How many were freed by another thread.
@@ -119,6 +66,11 @@ impl Site {
 
     pub(super) fn traits(&self) -> Traits {
         self.traits
+    }
+
+    /// The site that the free of one of this one's blocks was charged to last, if any, for [`Sites::intern_charged`].
+    pub(super) fn charged(&self) -> u32 {
+        self.charged
     }
 
     /// Must be called before `allocated` changes, for each block.
@@ -190,11 +142,12 @@ impl Site {
     }
 }
 
-/// A site, and the lower half of the hash of the key that it was found for.
-#[derive(Clone, Copy, Default, Debug)]
-struct Found {
-    hash: u32,
+/// The first site of a stack and thread.
+#[derive(Clone, Copy, Debug)]
+struct First {
     id: u32,
+    /// How many of exact size the two have, up to [`EXACT_SIZES`].
+    sizes: u8,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -202,11 +155,10 @@ pub(super) struct Sites {
     /// In pieces, so that growth copies nothing and wastes at most one piece.
     chunks: Vec<Chunk<Vec<Site>>>,
     by_key: HashTable<u32>,
-    /// The two sites that were found last for each value of a part of the hash, the latest one first. At least as many values as there are
-    /// sites, up to [`MOST_LATEST`].
-    latest: Box<[[Found; 2]]>,
-    /// The first site of each stack and thread.
-    first: HashTable<u32>,
+    /// The site that was found last for each value of [`place_of`], or [`NONE`]. At least twice as many values as there are sites, up to [`MOST_LATEST`].
+    latest: Box<[u32]>,
+    /// By stack and thread.
+    first: HashTable<First>,
     /// Sites with lower ids hold blocks that came over a fork, and get no new ones.
     inherited: u32,
 }
@@ -258,17 +210,30 @@ impl Sites {
     /// The site of the key, made if there is none. `key.size` is the exact size; the site's may be rounded down.
     #[inline(always)]
     pub(super) fn intern(&mut self, key: SiteKey, epoch: u64) -> u32 {
-        let hash = key.place_hash();
-        if let Some([first, second]) = self.latest.get_mut(place_of(hash, self.latest.len())) {
-            if first.hash != hash as u32 {
-                std::mem::swap(first, second);
-            }
-            let id = first.id;
-            if first.hash == hash as u32 && id >= self.inherited && self.get(id).is_some_and(|site| site.is(&key)) {
-                return id;
-            }
+        let latest = self.latest.get(place_of(&key, self.latest.len())).copied();
+        match latest.filter(|id| self.is_of(*id, &key)) {
+            Some(id) => id,
+            None => self.intern_slowly(key, epoch),
         }
-        self.intern_slowly(key, hash, epoch)
+    }
+
+    /// The same for the free of a block of the site `of`, whose [`Site::charged`] is `before`: most are freed where the one before was.
+    #[inline(always)]
+    pub(super) fn intern_charged(&mut self, of: u32, before: u32, key: SiteKey, epoch: u64) -> u32 {
+        if self.is_of(before, &key) {
+            return before;
+        }
+        let id = self.intern(key, epoch);
+        if let Some(site) = self.get_mut(of) {
+            site.charged = id;
+        }
+        id
+    }
+
+    /// Whether this is the site of the key, and gets new blocks.
+    #[inline(always)]
+    fn is_of(&self, id: u32, key: &SiteKey) -> bool {
+        id >= self.inherited && self.get(id).is_some_and(|site| site.is(key))
     }
 
     /// The same for blocks that are live and were never allocated.
@@ -279,16 +244,15 @@ impl Sites {
     }
 
     #[inline(never)]
-    fn intern_slowly(&mut self, key: SiteKey, hash: u64, epoch: u64) -> u32 {
-        let id = self.find(&key, hash).unwrap_or_else(|| self.add(key, epoch));
+    fn intern_slowly(&mut self, key: SiteKey, epoch: u64) -> u32 {
+        let id = self.find(&key, key.place_hash()).unwrap_or_else(|| self.add(key, epoch));
         let places = self.latest.len();
-        if places < MOST_LATEST && (self.len() - self.inherited) as usize >= places {
+        if places < MOST_LATEST && 2 * (self.len() - self.inherited) as usize >= places {
             let places = (4 * places).clamp(FIRST_LATEST, MOST_LATEST);
-            self.latest = vec![[Found::default(); 2]; places].into_boxed_slice();
+            self.latest = vec![NONE; places].into_boxed_slice();
         }
-        // replaces the one that was found longer ago
-        if let Some([first, _]) = self.latest.get_mut(place_of(hash, self.latest.len())) {
-            *first = Found { hash: hash as u32, id };
+        if let Some(latest) = self.latest.get_mut(place_of(&key, self.latest.len())) {
+            *latest = id;
         }
         id
     }
@@ -297,11 +261,13 @@ impl Sites {
     fn add(&mut self, mut key: SiteKey, epoch: u64) -> u32 {
         let first_hash = hash(&(key.stack, key.task));
         let chunks = &self.chunks;
-        let is_first = |id: &u32| site(chunks, *id).is_some_and(|s| s.stack == key.stack && s.task == key.task);
-        let first = self.first.find(first_hash, is_first).copied();
+        let of_both =
+            |first: &First| site(chunks, first.id).is_some_and(|s| s.stack == key.stack && s.task == key.task);
         // where a size matters for what a block stands for
         let exact_below = crate::sampling::certain_from(key.interval);
-        if let Some(first) = first.and_then(|id| self.get_mut(id)) {
+        let first = self.first.find_mut(first_hash, of_both);
+        let is_first = first.is_none();
+        if let Some(first) = first {
             if first.sizes >= EXACT_SIZES && key.size >= exact_below {
                 key.size = round_down(key.size);
                 if let Some(id) = self.find(&key, key.place_hash()) {
@@ -313,9 +279,9 @@ impl Sites {
         }
         let id = self.push(&key, epoch);
         let chunks = &self.chunks;
-        if first.is_none() {
-            let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| hash(&(s.stack, s.task)));
-            self.first.insert_unique(first_hash, id, rehash);
+        if is_first {
+            let rehash = |first: &First| site(chunks, first.id).map_or(0, |s| hash(&(s.stack, s.task)));
+            self.first.insert_unique(first_hash, First { id, sizes: 1 }, rehash);
         }
         let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| s.key().place_hash());
         self.by_key.insert_unique(key.place_hash(), id, rehash);
@@ -335,7 +301,7 @@ impl Sites {
             task: key.task,
             function: key.function,
             traits: Traits::UNKNOWN,
-            sizes: 1,
+            charged: NONE,
             peak_epoch: epoch,
             allocated: none,
             deallocated: none,
@@ -386,9 +352,12 @@ impl SiteKey {
     }
 }
 
-/// Where [`Sites::latest`], with so many places, may have the site of a key of this hash.
-const fn place_of(hash: u64, places: usize) -> usize {
-    (hash >> 40) as usize & places.wrapping_sub(1)
+/// Where [`Sites::latest`], with so many places, may have the site of this key. Stacks that were met one after the other are next to each other there.
+#[inline(always)]
+const fn place_of(key: &SiteKey, places: usize) -> usize {
+    let rest = key.size ^ (key.task as u64) << 32 ^ (key.function.0 as u64) << 48;
+    let rest = (rest.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    rest.wrapping_add(key.stack.0 as usize) & places.wrapping_sub(1)
 }
 
 fn site(chunks: &[Chunk<Vec<Site>>], id: u32) -> Option<&Site> {
@@ -412,6 +381,8 @@ fn hash(value: &impl Hash) -> u64 {
 mod tests {
     use super::*;
     use crate::addr::TaskId;
+    use crate::allocators::Family;
+    use crate::event::Call;
 
     fn call() -> Call {
         let task = TaskId { tid: 1, serial: 1 };
@@ -467,36 +438,47 @@ mod tests {
             assert_eq!(*map.entry(key).or_insert(id), id);
             assert!(sites.get(id).unwrap().is(&key) && id >= sites.inherited);
         }
-        assert!(map.len() > 3 * MOST_LATEST && sites.latest.len() == MOST_LATEST, "{}", map.len());
+        assert!(map.len() > 2 * MOST_LATEST && sites.latest.len() == MOST_LATEST, "{}", map.len());
     }
 
     #[test]
-    fn two_sites_of_one_place_are_found_without_the_table() {
+    fn what_was_found_last_is_found_without_the_table() {
         let mut sites = Sites::default();
-        let place = |key: &SiteKey| place_of(key.place_hash(), FIRST_LATEST);
-        let same: Vec<SiteKey> = (0..).map(|stack| key(stack, 8)).filter(|key| place(key) == 7).take(3).collect();
-        let [one, two, three] = same[..] else { panic!() };
-        let ids = [one, two, three].map(|key| sites.intern(key, 0));
-        let kept = |sites: &Sites| sites.latest[7].map(|found| found.id);
-        assert_eq!(kept(&sites), [ids[2], ids[1]]);
-        sites.intern(two, 0);
-        assert_eq!(kept(&sites), [ids[1], ids[2]], "the latest one first");
+        let place = |key: &SiteKey| place_of(key, FIRST_LATEST);
+        let same: Vec<SiteKey> = (0..).map(|stack| key(stack, 8)).filter(|key| place(key) == 7).take(2).collect();
+        let [one, two] = same[..] else { panic!() };
+        let ids = [one, two].map(|key| sites.intern(key, 0));
+        assert_eq!((sites.latest[7], sites.intern(one, 0), sites.latest[7]), (ids[1], ids[0], ids[0]));
         sites.by_key.clear();
-        assert_eq!([two, three, two].map(|key| sites.intern(key, 0)), [ids[1], ids[2], ids[1]]);
-        assert_ne!(sites.intern(one, 0), ids[0], "which is not there any more");
+        assert_eq!(sites.intern(one, 0), ids[0]);
+        assert_ne!(sites.intern(two, 0), ids[1], "which is not there any more");
     }
 
     #[test]
-    fn traits_contradict_where_both_are_known() {
-        let traits = |family, align| Traits { family, ..Traits::of(&Call { align, ..call() }) };
-        let [malloc, new] = [Some(Family::Malloc), Some(Family::New)];
-        assert!(traits(malloc, None).contradict(traits(new, None)));
-        assert!(!traits(malloc, None).contradict(traits(None, Some(16))));
-        assert!(traits(new, Some(0)).contradict(traits(new, Some(16))));
-        assert!(traits(new, Some(32)).contradict(traits(new, Some(24))), "no power of two is another one");
-        for align in [None, Some(0), Some(1), Some(16), Some(1 << 63)] {
-            assert_eq!(traits(new, align).align(), align);
+    fn frees_are_charged_where_the_one_before_was_or_elsewhere() {
+        let mut sites = Sites::default();
+        let [of, one, two] = [1, 2, 3].map(|stack| sites.intern(key(stack, 8), 0));
+        let charge = |sites: &mut Sites, key| {
+            let before = sites.get(of).unwrap().charged();
+            sites.intern_charged(of, before, key, 0)
+        };
+        for (stack, id) in [(2, one), (2, one), (3, two), (2, one)] {
+            assert_eq!(charge(&mut sites, key(stack, 8)), id);
+            assert_eq!(sites.get(of).unwrap().charged(), id);
         }
+        sites.by_key.clear();
+        sites.latest = Box::default();
+        assert_eq!(charge(&mut sites, key(2, 8)), one, "remembered");
+        assert!(charge(&mut sites, key(2, 9)) > two, "of another size");
+        sites.inherit();
+        let new = charge(&mut sites, key(2, 9));
+        assert!(new >= sites.inherited, "the one before is from before the fork");
+    }
+
+    #[test]
+    fn a_site_keeps_what_all_its_blocks_have_in_common() {
+        let traits = |family, align| Traits::of(&Call { family, align, ..call() });
+        let [malloc, new] = [Some(Family::Malloc), Some(Family::New)];
         let mut site = Sites::default();
         let id = site.intern(key(1, 1), 0);
         let site = site.get_mut(id).unwrap();
@@ -513,7 +495,7 @@ mod tests {
 
     /// The worst case: every site on a stack of its own.
     #[test]
-    fn a_site_takes_at_most_156_bytes() {
+    fn a_site_takes_at_most_164_bytes() {
         let mut sites = Sites::default();
         let mut worst = 0.0f64;
         for n in 0..300_000u32 {
@@ -522,7 +504,7 @@ mod tests {
                 worst = worst.max(sites.memory() as f64 / f64::from(n));
             }
         }
-        assert!(worst <= 156.0, "{worst} bytes per site");
+        assert!(worst <= 164.0, "{worst} bytes per site");
         assert!(worst > 120.0, "{worst}: the measure misses something");
     }
 }

@@ -8,7 +8,7 @@ const MAX_INTERVALS: usize = 512;
 /// An interval begins as 2^10 ns long, about a microsecond.
 const FIRST_SHIFT: u32 = 10;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 struct Interval {
     /// The moment of most live bytes, the earliest of them.
     highest: TimelinePoint,
@@ -20,33 +20,43 @@ struct Interval {
 /// and so is the state before each pause. When there are too many, intervals double.
 #[derive(Clone, Debug)]
 pub(super) struct Timeline {
+    /// Those that have ended.
     intervals: Vec<Interval>,
     shift: u32,
+    current: Interval,
+    /// When the current one ends, in nanoseconds; 0 before the first.
+    end_ns: u64,
 }
 
 impl Timeline {
     pub(super) fn new() -> Self {
-        Self { intervals: Vec::new(), shift: FIRST_SHIFT }
+        Self { intervals: Vec::new(), shift: FIRST_SHIFT, current: Interval::default(), end_ns: 0 }
     }
 
+    #[inline(always)]
     pub(super) fn record(&mut self, mut point: TimelinePoint) {
-        let interval = |point: &TimelinePoint, shift: u32| point.t_ns >> shift;
-        if let Some(newest) = self.intervals.last_mut() {
-            // Several threads' clocks are read in another order than their events are handled.
-            point.t_ns = point.t_ns.max(newest.last.t_ns);
-            if interval(&newest.last, self.shift) == interval(&point, self.shift) {
-                newest.last = point;
-                if point.live_bytes > newest.highest.live_bytes {
-                    newest.highest = point;
-                }
-                return;
+        // Several threads' clocks are read in another order than their events are handled.
+        point.t_ns = point.t_ns.max(self.current.last.t_ns);
+        if point.t_ns < self.end_ns {
+            self.current.last = point;
+            if point.live_bytes > self.current.highest.live_bytes {
+                self.current.highest = point;
             }
+        } else {
+            self.begin_interval(point);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin_interval(&mut self, point: TimelinePoint) {
+        self.intervals.extend(self.newest());
+        // the one that begins is another one
         while self.intervals.len() >= MAX_INTERVALS {
             self.shift += 1;
             let shift = self.shift;
             self.intervals.dedup_by(|later, kept| {
-                let same = interval(&later.last, shift) == interval(&kept.last, shift);
+                let same = later.last.t_ns >> shift == kept.last.t_ns >> shift;
                 if same {
                     kept.last = later.last;
                     if later.highest.live_bytes > kept.highest.live_bytes {
@@ -56,11 +66,18 @@ impl Timeline {
                 same
             });
         }
-        self.intervals.push(Interval { highest: point, last: point });
+        self.current = Interval { highest: point, last: point };
+        self.end_ns = (point.t_ns >> self.shift).saturating_add(1).saturating_mul(1 << self.shift);
+    }
+
+    /// The one that has not ended.
+    fn newest(&self) -> Option<Interval> {
+        (self.end_ns > 0).then_some(self.current)
     }
 
     pub(super) fn points(&self) -> Vec<TimelinePoint> {
-        let mut points: Vec<_> = self.intervals.iter().flat_map(|i| [i.highest, i.last]).collect();
+        let intervals = self.intervals.iter().copied().chain(self.newest());
+        let mut points: Vec<_> = intervals.flat_map(|i| [i.highest, i.last]).collect();
         points.dedup();
         points
     }
@@ -101,6 +118,7 @@ mod tests {
         for t_ns in [5, u64::MAX, 0, u64::MAX - 1] {
             timeline.record(TimelinePoint { t_ns, live_bytes: 0, allocations: 0 });
         }
+        assert!(timeline.points().is_sorted_by_key(|p| p.t_ns));
         for n in 0..64u32 {
             let mut spread = Timeline::new();
             for k in 0..2000u64 {
