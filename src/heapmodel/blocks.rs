@@ -129,10 +129,9 @@ impl Blocks {
     pub(super) fn insert(&mut self, addr: Addr, block: Block) -> Option<Block> {
         let entry = Entry::new(addr, block);
         let hash = hash(addr.0);
-        let oldest = self.oldest;
         let shard = self.shard(hash);
         if shard.len() == shard.capacity() {
-            make_room(shard, oldest);
+            return self.insert_if_full(hash, entry);
         }
         match shard.entry(hash, |e| e.addr == addr.0, |e| self::hash(e.addr)) {
             Slot::Occupied(mut slot) => std::mem::replace(slot.get_mut(), entry).block(),
@@ -141,6 +140,20 @@ impl Blocks {
                 None
             }
         }
+    }
+
+    /// The same where the shard has no room for a new entry.
+    #[cold]
+    #[inline(never)]
+    fn insert_if_full(&mut self, hash: u64, entry: Entry) -> Option<Block> {
+        let oldest = self.oldest;
+        let shard = self.shard(hash);
+        if let Some(place) = shard.find_mut(hash, |e| e.addr == entry.addr) {
+            return std::mem::replace(place, entry).block();
+        }
+        make_room(shard, oldest);
+        shard.insert_unique(hash, entry, |e| self::hash(e.addr));
+        None
     }
 
     /// The live block at this address is freed, or resized elsewhere, by a call on this stack.
@@ -169,19 +182,24 @@ impl Blocks {
     #[cold]
     #[inline(never)]
     fn begin_generation(&mut self) {
-        self.left = GENERATION;
-        if let Some(next) = self.generation.checked_add(1) {
-            self.generation = next;
-            self.oldest = self.oldest.max(next.saturating_sub(REMEMBERED));
-            return;
+        if self.generation == u16::MAX {
+            self.renumber();
         }
-        // Once in 2^28 frees all are forgotten, as their generations could be taken for later ones.
-        (self.generation, self.oldest) = (1, 1);
+        self.left = GENERATION;
+        self.generation += 1;
+        self.oldest = self.oldest.max(self.generation.saturating_sub(REMEMBERED));
+    }
+
+    /// Makes the oldest generation that is remembered the first one, once in some 65,000.
+    fn renumber(&mut self) {
+        let before = self.oldest - 1;
         for entry in self.shards.iter_mut().flat_map(|shard| shard.get_mut().iter_mut()) {
             if !entry.is_live() {
-                entry.end(0, StackId::EMPTY);
+                let generation = (entry.state >> UPPER) as u16;
+                entry.end(generation.saturating_sub(before), StackId(entry.birth_or_stack));
             }
         }
+        (self.generation, self.oldest) = (self.generation - before, 1);
     }
 
     fn entry(&self, addr: Addr) -> Option<&Entry> {
@@ -226,7 +244,7 @@ impl Blocks {
 fn make_room(table: &mut HashTable<Entry>, oldest: u16) {
     let full = table.num_buckets() / 8 * 7;
     let kept = || table.iter().filter(|entry| entry.is_of_use(oldest));
-    if kept().count() < full / 16 * 15 {
+    if kept().count() < full * 15 / 16 {
         let mut copy = HashTable::with_capacity(full);
         for entry in kept() {
             copy.insert_unique(hash(entry.addr), *entry, |e| hash(e.addr));
@@ -240,13 +258,14 @@ fn make_room(table: &mut HashTable<Entry>, oldest: u16) {
 /// Blocks that are neighbours are often allocated one after the other, and freed so: those of a page have places next to each
 /// other, in the order of their addresses, so that the processor finds the second one in its cache where it has met the first. (With places anywhere, a program
 /// that frees 60,000 blocks at its end waits for memory twice for each.) Where they begin in the part of the table that is a page's depends on the
-/// page, as blocks of whole pages all begin at the same offset. The tags of neighbours differ.
+/// page, as blocks of whole pages all begin at the same offset. The tags of neighbours differ, if these are 16 bytes apart.
 #[inline(always)]
 fn hash(addr: u64) -> u64 {
     const PLACES: u64 = (1 << SHARD) - 1;
     let page = (addr >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let place = (addr >> 5).wrapping_add(page >> 20) % 128 + (page >> 34) * 128;
-    (addr >> 4 ^ page >> 24) << 57 | (page >> 24 & 0xff) << SHARD | place & PLACES
+    // bits of their own for each part, as in one shard all pages have some in common
+    let place = (addr >> 5).wrapping_add(page >> 50) % 128 + (page >> 34) * 128;
+    (addr >> 4 ^ page >> 57) << 57 | (page >> 24 & 0xff) << SHARD | place & PLACES
 }
 
 /// Where in a hash the shard is told, with bits that hashbrown does not use in tables of less than 2^40 entries.
@@ -329,8 +348,16 @@ mod tests {
         let page = |n: u64| 0x7f00_0000_0000 + n * 4096;
         let neighbours = (0..127).filter(|n| place(page(1) + n * 32) + 1 == place(page(1) + (n + 1) * 32));
         assert!(neighbours.count() >= 126, "but for the last one, which the first may follow");
-        let first: std::collections::HashSet<u64> = (0..1000).map(|n| hash(page(n) + 16) % 128).collect();
-        assert!(first.len() > 100, "{} places for blocks of whole pages", first.len());
+        let of_one_shard = || (0..100_000).map(|n| hash(page(n) + 16)).filter(|hash| shard_of(*hash) == 7);
+        let first: std::collections::HashSet<u64> = of_one_shard().map(|hash| hash % 128).collect();
+        let tags: std::collections::HashSet<u64> = of_one_shard().map(|hash| hash >> 57).collect();
+        let pages = of_one_shard().count();
+        assert!(
+            first.len() > 100 && tags.len() > 100,
+            "{} places and {} tags of {pages} pages",
+            first.len(),
+            tags.len()
+        );
     }
 
     fn block(n: u64) -> Block {
@@ -412,20 +439,47 @@ mod tests {
     }
 
     #[test]
-    fn when_generations_end_all_freed_ones_are_forgotten() {
+    fn when_generations_end_they_are_counted_anew() {
         let mut blocks = Blocks::new();
-        for n in 1..=2 {
+        for n in 1..=4 {
             blocks.insert(Addr(16 * n), block(n));
         }
         blocks.free(Addr(16), StackId(1));
-        (blocks.generation, blocks.oldest, blocks.left) = (u16::MAX, u16::MAX - REMEMBERED, 1);
-        blocks.insert(Addr(48), block(3));
-        blocks.free(Addr(48), StackId(1));
-        assert_eq!(
-            (blocks.freed(Addr(16)), blocks.freed(Addr(48)), blocks.get(Addr(32))),
-            (None, None, Some(block(2)))
-        );
-        blocks.free(Addr(32), StackId(1));
-        assert!(blocks.freed(Addr(32)).is_some());
+        (blocks.generation, blocks.oldest) = (u16::MAX - 1, u16::MAX - 1 - REMEMBERED);
+        blocks.free(Addr(32), StackId(2));
+        blocks.left = 1;
+        blocks.free(Addr(48), StackId(3));
+        blocks.left = 1;
+        blocks.free(Addr(64), StackId(4));
+        let known = |blocks: &Blocks| {
+            [16, 32, 48, 64].map(|addr| blocks.freed(Addr(addr)).map_or(0, |freed| freed.free_stack.0))
+        };
+        assert_eq!((known(&blocks), blocks.oldest < 3), ([0, 2, 3, 4], true));
+        for _ in 2..REMEMBERED {
+            blocks.begin_generation();
+        }
+        assert_eq!(known(&blocks), [0, 2, 3, 4]);
+        blocks.begin_generation();
+        assert_eq!(known(&blocks), [0, 0, 0, 4]);
+        blocks.begin_generation();
+        assert_eq!(known(&blocks), [0; 4]);
+    }
+
+    #[test]
+    fn a_full_table_does_not_grow_for_what_it_has() {
+        let mut blocks = Blocks::new();
+        let addr = |n: u64| Addr(0x5555_0000_0000 + n * 32);
+        let is_full = |blocks: &Blocks| {
+            blocks.shards.iter().any(|shard| shard.get().len() == shard.get().capacity() && shard.get().len() > 0)
+        };
+        let count = (1..100_000).find(|n| {
+            blocks.insert(addr(*n), block(*n));
+            is_full(&blocks)
+        });
+        let memory = blocks.memory();
+        for n in 1..=count.unwrap() {
+            assert_eq!(blocks.insert(addr(n), block(n + 1)), Some(block(n)));
+        }
+        assert_eq!(blocks.memory(), memory);
     }
 }

@@ -35,8 +35,8 @@ impl Timeline {
 
     #[inline(always)]
     pub(super) fn record(&mut self, mut point: TimelinePoint) {
-        // Several threads' clocks are read in another order than their events are handled.
-        point.t_ns = point.t_ns.max(self.current.last.t_ns);
+        // Several threads' clocks are read in another order than their events are handled. The end of an interval is later than all in it.
+        point.t_ns = point.t_ns.min(u64::MAX - 1).max(self.current.last.t_ns);
         if point.t_ns < self.end_ns {
             self.current.last = point;
             if point.live_bytes > self.current.highest.live_bytes {
@@ -119,6 +119,14 @@ mod tests {
             timeline.record(TimelinePoint { t_ns, live_bytes: 0, allocations: 0 });
         }
         assert!(timeline.points().is_sorted_by_key(|p| p.t_ns));
+        let mut ends_late = Timeline::new();
+        for n in 0..400 {
+            ends_late.record(TimelinePoint { t_ns: n << FIRST_SHIFT, live_bytes: 0, allocations: n });
+        }
+        for allocations in 400..100_000 {
+            ends_late.record(TimelinePoint { t_ns: u64::MAX, live_bytes: 0, allocations });
+        }
+        assert_eq!(ends_late.points().len(), 402, "of what came before nothing is lost");
         for n in 0..64u32 {
             let mut spread = Timeline::new();
             for k in 0..2000u64 {

@@ -12,6 +12,7 @@ mod torn;
 
 use super::counts::assert_sites;
 use crate::support::program::{Program, Traced};
+use crate::support::running::Running;
 use crate::support::{fixtures, procfs};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -67,6 +68,22 @@ fn j06_threads_are_counted_exactly() {
     }
 }
 
+/// J07: one thread alone is in the midst of its calls when the first other ones come, and they when more do.
+#[test]
+fn j07_threads_come_in_the_midst_of_calls() {
+    let program = Program::fixture("threads").args(["6", "3000", "between"]);
+    let traced = by("jump", &program, &[]);
+    assert_sites(&traced.report, &program.ledger());
+    traced.report.assert_no_anomaly();
+    traced.report.assert_consistent();
+}
+
+fn stop_heaptrace(running: &Running) {
+    running.signal(Signal::SIGSTOP);
+    let stands = |tid: i32| procfs::state(tid) == Some('T');
+    procfs::wait_until("heaptrace stands still", || procfs::threads(running.pid()).into_iter().all(stands));
+}
+
 /// J46: heaptrace stands still while the rings fill: the program's threads wait for it, and no call is lost.
 #[test]
 fn j46_a_stopped_tracer_is_waited_for() {
@@ -74,10 +91,7 @@ fn j46_a_stopped_tracer_is_waited_for() {
     let program = Program::fixture("threads").args([&THREADS.to_string(), "20000", "wait"]);
     let mut running = program.start_traced(&["--engine", "jump"]);
     let pid: i32 = running.value("ready").parse().unwrap();
-    let heaptrace = running.pid();
-    running.signal(Signal::SIGSTOP);
-    let stands = |tid: i32| procfs::state(tid) == Some('T');
-    procfs::wait_until("heaptrace stands still", || procfs::threads(heaptrace).into_iter().all(stands));
+    stop_heaptrace(&running);
     running.send("go");
     // whose ring is full asks, and stands there
     let asks = |tid: &i32| procfs::state(*tid) == Some('t');

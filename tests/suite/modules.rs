@@ -55,6 +55,22 @@ fn t34_dlopen_and_dlclose() {
     traced.report.assert_consistent();
 }
 
+/// J32: an allocator is loaded and unloaded again and again, at one address: each of its calls is seen as long as it is there.
+#[test]
+fn j32_an_allocator_is_loaded_and_unloaded() {
+    // The jump engine sees one allocator only.
+    let program = Program::fixture("allocator_loop")
+        .args([fixtures::library("bump").as_os_str(), "300".as_ref()])
+        .stays_on_trap("has seen calls of");
+    let traced = program.traced();
+    let reused: u32 = traced.ended.text().trim().strip_prefix("reused ").unwrap().parse().unwrap();
+    assert!(reused > 200, "{reused}");
+    assert_sites(&traced.report, &program.ledger());
+    assert_eq!(traced.report.site_sum(&["local_allocate", "main"], "/freed/objects"), 1500);
+    traced.report.assert_no_anomaly();
+    traced.report.assert_consistent();
+}
+
 /// Two builds of a library whose functions have other names, and nothing else.
 fn builds(flags: &[&str]) -> [PathBuf; 2] {
     ["first_build", "second_build"].map(|site| {

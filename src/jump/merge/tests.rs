@@ -1,7 +1,7 @@
 use super::super::layout::{RING_AREA, SEQ};
 use super::super::shared::testing::Made;
 use super::*;
-use proptest::prelude::{any, proptest};
+use proptest::prelude::{Strategy, any, prop_oneof, proptest};
 use std::cell::{Cell, RefCell};
 
 const BLOCK: u64 = 0x5000;
@@ -233,18 +233,31 @@ fn a_ring_is_taken_in_rounds_and_its_room_given_back() {
     assert_eq!(taken.len() as u64, 3 * RING_RECORDS);
 }
 
+/// Numbers of records that a program can make a head say: any, and those near the end of a ring.
+fn heads() -> impl Strategy<Value = u64> {
+    prop_oneof![any::<u64>(), 0..4 * RING_RECORDS]
+}
+
 proptest! {
-    /// Whatever the program writes over heads and records: nothing panics, the number of records taken is bounded, and what is told as damaged is
-    /// not read again.
+    /// Whatever the program writes over cells and records, anywhere in its rings: nothing panics, the number of records taken is bounded, and what is told
+    /// as damaged is not read again. `PROPTEST_CASES=100000 cargo test fuzz_rings` looks for longer.
     #[test]
-    fn a_scribbling_program_is_survived(words in proptest::collection::vec((0..600u64, any::<u64>()), 1..200), head in any::<u64>()) {
+    fn fuzz_rings(
+        cells in proptest::collection::vec((0..4u64, 0..128u64, any::<u64>()), 0..40),
+        records in proptest::collection::vec((0..3u64, 0..RING_RECORDS * RECORD_SIZE / 8, any::<u64>()), 1..300),
+        said in proptest::collection::vec(heads(), 3),
+    ) {
         let shared = Made::default();
         let mut merge = opened(3);
-        for (at, value) in &words {
-            let offset = if at % 3 == 0 { cell_at(at % 4) + at % 128 * 8 } else { ring_at(at % 3) + at * 8 };
-            shared.set_word(offset, *value);
+        for (cell, at, value) in &cells {
+            shared.set_word(cell_at(*cell) + at * 8, *value);
         }
-        shared.set_word(cell_at(1) + CELL_HEAD, head);
+        for (ring, at, value) in &records {
+            shared.set_word(ring_at(*ring) + at * 8, *value);
+        }
+        for (cell, head) in (0..).zip(&said) {
+            shared.set_word(cell_at(cell) + CELL_HEAD, *head);
+        }
         merge.look(&shared);
         let (mut records, mut damaged) = (0u64, Vec::new());
         loop {
@@ -257,7 +270,7 @@ proptest! {
                 One::None(Next::Waits) => merge.skip(),
                 One::None(Next::Empty | Next::Enough) => break,
             }
-            assert!(records <= 3 * RING_RECORDS);
+            assert!(records <= 3 * RING_RECORDS, "{records}");
         }
     }
 }

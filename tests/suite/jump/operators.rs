@@ -44,12 +44,12 @@ fn j26_operators_that_throw_are_recorded() {
 /// Exceptions that have nothing to do with allocation pass the guards without a stop.
 #[test]
 fn j27_other_exceptions_make_no_stop() {
-    for program in all(["2000", "20000"]) {
-        let few = by("jump", &program, &[]).report.number("/cost/stops");
+    for (program, without) in all(["2000", "100000"]).into_iter().zip(all(["2000", "0"])) {
+        let few = by("jump", &without, &[]).report.number("/cost/stops");
         let traced = by("jump", &program, &[]);
-        assert!(traced.ended.text().trim_end().ends_with(" others 20000"), "{}", traced.ended.text());
+        assert!(traced.ended.text().trim_end().ends_with(" others 100000"), "{}", traced.ended.text());
         let stops = traced.report.number("/cost/stops");
-        assert!(stops.max(few) < 3000, "{few} and {stops} stops for 20000 exceptions");
+        assert!(stops < few + 500, "{few} stops, {stops} with 100000 exceptions");
     }
 }
 

@@ -26,6 +26,30 @@ fn j03_one_address_is_traded_by_two_threads() {
     report.assert_consistent();
 }
 
+/// J08: the same where one of the threads gets it by a function that stays with the trap engine: what that one's stops tell comes behind what the other
+/// thread's ring tells of before.
+#[test]
+fn j08_functions_of_both_engines_keep_their_order() {
+    let program = Program::fixture("one_address")
+        .args(["1200", "realloc"])
+        .stays_on_trap("has seen calls of realloc, as a branch leads into the first instructions")
+        .stays_on_trap("has seen calls of calloc, as the first instructions");
+    let traced = by("jump", &program, &[]);
+    assert_eq!(traced.ended.text(), "done\n");
+    let report = &traced.report;
+    assert_sites(report, &program.ledger());
+    let of = |site, figure| report.site_sum(&[site], figure);
+    for site in ["trade_allocate", "trade_resize"] {
+        assert_eq!((of(site, "/allocated/objects"), of(site, "/freed/objects")), (1200, 1200), "{site}");
+    }
+    assert!(
+        of("trade_allocate", "/at_peak/objects") + of("trade_resize", "/at_peak/objects") <= 1,
+        "the block was live twice"
+    );
+    report.assert_no_anomaly();
+    report.assert_consistent();
+}
+
 /// J04: of a queue of 100 places never more than 100 blocks are live, and when it was full they were.
 #[test]
 fn j04_a_bounded_queue_keeps_its_bound() {

@@ -1,6 +1,7 @@
 //! J01: programs with one thread have the same profile by both engines, sample by sample.
 
 use super::{assert_same, by, told};
+use crate::support::fixtures;
 use crate::support::program::Program;
 use std::process::Command;
 
@@ -24,6 +25,20 @@ fn j01_fixtures_have_the_same_profile() {
     assert_same(&Program::fixture("recursion").args(["600"]), &[]);
     for name in ["resizes", "library_containers"] {
         assert_same(&Program::fixture(name), &["--no-free-stacks"]);
+    }
+}
+
+/// J31: programs that hold their C library, at a fixed place or at any, and those of another one.
+#[test]
+fn j31_static_programs_have_the_same_profile() {
+    for flags in [&["-static"][..], &["-static-pie"]] {
+        for name in ["basic", "resizes"] {
+            assert_same(&Program::new(fixtures::program_with(name, flags)), &[]);
+        }
+    }
+    for flags in [&[][..], &["-static"]] {
+        assert_same(&Program::new(fixtures::musl_program("sites", flags)), &[]);
+        assert_same(&Program::new(fixtures::musl_program("recursion", flags)).args(["600"]), &[]);
     }
 }
 

@@ -1,9 +1,9 @@
 //! What handlers and the C library see of a thread that the engine was busy with.
 
-use super::by;
+use super::{by, stop_heaptrace};
 use crate::suite::counts::assert_sites;
-use crate::support::fixtures;
 use crate::support::program::Program;
+use crate::support::{fixtures, procfs};
 use nix::sys::signal::Signal;
 use std::os::unix::process::ExitStatusExt;
 
@@ -125,4 +125,27 @@ fn j23_an_abort_in_free_says_the_same() {
     assert_eq!(said(), expected);
     assert_eq!(traced.report.anomaly("double_frees"), 1);
     assert_eq!(traced.report.anomaly("lost"), 0);
+}
+
+/// J25: a program with all signals blocked, and a handler for SIGTRAP, comes to new stacks and fills its ring while heaptrace stands still: the stop that the engine asks
+/// for by int3 waits for heaptrace, and neither the mask nor the handler notices.
+#[test]
+fn j25_all_signals_are_blocked() {
+    for mode in ["handled", "blocked", "alone", "ignored"] {
+        let program = Program::fixture("sigtrap").args([mode, "100000", "wait"]);
+        let mut running = program.start_traced(&["--engine", "jump"]);
+        let pid: i32 = running.value("ready").parse().unwrap();
+        stop_heaptrace(&running);
+        running.send("go");
+        procfs::wait_until("the ring is full", || procfs::state(pid) == Some('t'));
+        running.signal(Signal::SIGCONT);
+        assert_eq!(running.line(), format!("kept {mode}"));
+        let traced = program.collect(running.wait().success());
+        let report = &traced.report;
+        assert_eq!(report.text("/engine"), "jump", "{}", traced.ended.stderr);
+        assert_sites(report, &program.ledger());
+        report.assert_no_anomaly();
+        let ways = report.sites_at(&["pair"]).filter(|site| site["allocated"]["objects"] != 0);
+        assert_eq!(ways.count(), 1 << 10);
+    }
 }

@@ -1,7 +1,9 @@
 //! Programs that change what they run in after they came to the engine: filters, mappings, thread pointers, children.
 
 use super::by;
+use crate::suite::attach::{assert_victim_well, start_victim};
 use crate::suite::counts::{TOTALS, assert_sites};
+use crate::support::fixtures;
 use crate::support::leakcheck::{Amount, Found};
 use crate::support::ledger::Ledger;
 use crate::support::procfs;
@@ -145,4 +147,25 @@ fn j33_j34_children_are_counted_exactly() {
         children += 1;
     }
     assert_eq!(children, 3);
+}
+
+/// J43: where the kernel has no membarrier(2), the code of eight threads that are in the midst of it is changed and restored all the same, by waiting.
+#[test]
+fn j43_code_is_changed_without_membarrier() {
+    let program = Program::fixture("victim").args(["8"]);
+    let (mut victim, pid) = start_victim(&program);
+    let tool = fixtures::program("without_membarrier");
+    for _ in 0..3 {
+        let tracer = Program::new("/bin/true").env("HEAPTRACE_ENGINE", "jump");
+        let attached = tracer.start_attached_under(&[tool.to_str().unwrap()], pid);
+        procfs::wait_until_answered(pid);
+        victim.send("still alive?");
+        assert_eq!(victim.line(), "alive");
+        procfs::order(pid, "detach");
+        let traced = tracer.collect(attached.wait().success());
+        assert_eq!(traced.report.text("/engine"), "jump", "{}", traced.ended.stderr);
+        assert_eq!(traced.report.anomaly("lost"), 0);
+        procfs::assert_left_as_it_was(pid);
+    }
+    assert_victim_well(victim, pid);
 }
