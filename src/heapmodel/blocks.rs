@@ -470,7 +470,7 @@ mod tests {
         let mut blocks = Blocks::new();
         let addr = |n: u64| Addr(0x5555_0000_0000 + n * 32);
         let is_full = |blocks: &Blocks| {
-            blocks.shards.iter().any(|shard| shard.get().len() == shard.get().capacity() && shard.get().len() > 0)
+            blocks.shards.iter().any(|shard| shard.get().len() == shard.get().capacity() && !shard.get().is_empty())
         };
         let count = (1..100_000).find(|n| {
             blocks.insert(addr(*n), block(*n));
