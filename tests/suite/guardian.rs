@@ -34,6 +34,13 @@ pub fn kill_heaptrace(heaptrace: i32, pid: i32) {
     procfs::wait_until_let_go(pid);
 }
 
+/// Stops heaptrace by SIGSTOP, and waits until all of its threads stand.
+pub fn stop_heaptrace(running: &Running) {
+    running.signal(Signal::SIGSTOP);
+    let stands = |tid: i32| procfs::state(tid) == Some('T');
+    procfs::wait_until("heaptrace stands still", || procfs::threads(running.pid()).into_iter().all(stands));
+}
+
 /// Hears from the victim that all is well, and looks itself.
 pub fn assert_untouched(victim: &mut Running, pid: i32) {
     victim.send("still alive?");
@@ -124,6 +131,21 @@ fn t42_killed_in_run_with_one_busy_thread() {
 #[test]
 fn t42_killed_in_run_with_eight_busy_threads() {
     killed_in_run("8", 4);
+}
+
+/// T42, J46: heaptrace is stopped, until threads of the victim wait for it, and then killed.
+#[test]
+fn t42_killed_while_it_is_stopped() {
+    for threads in ["1", "8"] {
+        attach_rounds(threads, 2, |victim, pid, attached| {
+            stop_heaptrace(&attached);
+            let waits = |tid: i32| procfs::state(tid) == Some('t');
+            procfs::wait_until("a thread waits for it", || procfs::threads(pid).into_iter().any(waits));
+            kill_heaptrace(attached.pid(), pid);
+            assert_untouched(victim, pid);
+            attached.assert_killed();
+        });
+    }
 }
 
 /// A guardian ends with heaptrace, and holds none of its descriptors: the pipe ends when the program does.

@@ -11,8 +11,8 @@ mod tight;
 mod torn;
 
 use super::counts::assert_sites;
+use super::guardian::stop_heaptrace;
 use crate::support::program::{Program, Traced};
-use crate::support::running::Running;
 use crate::support::{fixtures, procfs};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -76,12 +76,6 @@ fn j07_threads_come_in_the_midst_of_calls() {
     assert_sites(&traced.report, &program.ledger());
     traced.report.assert_no_anomaly();
     traced.report.assert_consistent();
-}
-
-fn stop_heaptrace(running: &Running) {
-    running.signal(Signal::SIGSTOP);
-    let stands = |tid: i32| procfs::state(tid) == Some('T');
-    procfs::wait_until("heaptrace stands still", || procfs::threads(running.pid()).into_iter().all(stands));
 }
 
 /// J46: heaptrace stands still while the rings fill: the program's threads wait for it, and no call is lost.

@@ -1,7 +1,8 @@
 //! What handlers and the C library see of a thread that the engine was busy with.
 
-use super::{by, stop_heaptrace};
+use super::by;
 use crate::suite::counts::assert_sites;
+use crate::suite::guardian::stop_heaptrace;
 use crate::support::program::Program;
 use crate::support::{fixtures, procfs};
 use nix::sys::signal::Signal;
