@@ -1,7 +1,8 @@
 //! The blocks: one entry of 24 bytes for each that is live, and for those that were freed lately.
 //!
-//! What was freed last tells a double free from a free of what was never allocated. The entry of a freed block stays where it is, so that to remember it
-//! costs nothing; allocators hand out the same addresses again and again, and a new block finds the entry that it replaces.
+//! What was freed last tells a double free from a free of what was never allocated. The entry of a freed block stays where it is, so
+//! that to remember it costs nothing; allocators hand out the same addresses again and again, and a new block finds the entry that it
+//! replaces. What has expired is dropped when its table is full.
 //!
 //! A hash table doubles when it is full, and holds old and new entries meanwhile. With one table for all blocks that would
 //! be three times the need at the worst moment; with 256 tables, only one of which grows at a time, the excess is
@@ -256,9 +257,10 @@ fn make_room(table: &mut HashTable<Entry>, oldest: u16) {
 /// hashbrown takes the lowest bits for the place and the highest seven for the tag.
 ///
 /// Blocks that are neighbours are often allocated one after the other, and freed so: those of a page have places next to each
-/// other, in the order of their addresses, so that the processor finds the second one in its cache where it has met the first. (With places anywhere, a program
-/// that frees 60,000 blocks at its end waits for memory twice for each.) Where they begin in the part of the table that is a page's depends on the
-/// page, as blocks of whole pages all begin at the same offset. The tags of neighbours differ, if these are 16 bytes apart.
+/// other, in the order of their addresses, so that the processor finds the second one in its cache where it has met the first. (With
+/// places anywhere, a program that frees 60,000 blocks at its end waits for memory twice for each.) A page has a part of 128 places,
+/// which others may have, too. Where its first block is in that depends on the page, as blocks of whole pages all begin at the same
+/// offset. The tags of neighbours differ, if these are 16 bytes apart.
 #[inline(always)]
 fn hash(addr: u64) -> u64 {
     const PLACES: u64 = (1 << SHARD) - 1;

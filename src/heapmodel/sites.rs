@@ -352,8 +352,8 @@ impl SiteKey {
     }
 }
 
-/// Where [`Sites::latest`], with so many places, may have the site of this key. Stacks that were met one after the other are next to each other there, for one size, thread and function. Keys that differ in their interval
-/// alone share a place.
+/// Where [`Sites::latest`], with so many places, may have the site of this key. Stacks that were met one after the other are next to each
+/// other there, for one size, thread and function. Keys that differ in their interval alone share a place.
 #[inline(always)]
 const fn place_of(key: &SiteKey, places: usize) -> usize {
     let rest = key.size ^ (key.task as u64) << 32 ^ (key.function.0 as u64) << 48;
