@@ -23,9 +23,9 @@ mod replay;
 
 use heaptrace::internal::Addr;
 use heaptrace::internal::jump::layout::{
-    Active, CELL_HEAD, CELL_INDEX, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL, FREE_STACKS, Form, RBP_SAME,
-    RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_RECORDS, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, Way, cell_at,
-    cell_slot, ring_at,
+    Active, CELL_CALLS, CELL_HEAD, CELL_INDEX, CELL_LEFT, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL, FREE_STACKS,
+    Form, RBP_SAME, RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_RECORDS, SAMPLED, SHARED_SIZE, STATE_ACTIVE,
+    STATE_SHARED, Way, cell_at, cell_slot, ring_at,
 };
 use heaptrace::internal::jump::{Nodes, Onward, STUB_SIZE, STUBS, Shared, SizeOf, Stub, assemble, routine};
 use parts::basics::median;
@@ -94,9 +94,16 @@ impl Lab {
         lab.write(0, routine::bytes());
         // mov eax, 0x4000; ret
         lab.write(PROGRAM, &[0xb8, 0, 0x40, 0, 0, 0xc3]);
-        for (number, way) in [(0, Way::Alloc), (1, Way::Free)] {
+        let simple = SizeOf(SizeOf::SIMPLE);
+        for (number, way, size, is_sampled) in [
+            (0, Way::Alloc, simple, false),
+            (1, Way::Free, SizeOf(0), false),
+            (2, Way::Alloc, simple, true),
+            (3, Way::Free, SizeOf(0), true),
+            (4, Way::Guard, SizeOf(0), false),
+        ] {
             let original = Addr(lab.at(PROGRAM));
-            let stub = Stub { function: number, way, size: SizeOf(0), entry: Addr(0), original };
+            let stub = Stub { function: number, way, size, entry: Addr(0), original, is_sampled };
             let bytes = assemble(&stub, Addr(lab.at(0)), number.into(), &routine::code()).unwrap();
             lab.write(STUBS + u64::from(number) * STUB_SIZE, &bytes);
         }
@@ -200,6 +207,18 @@ fn main() {
             println!("{:<34} {:>10.1}", "passed through", lab.measure(malloc, free, sp, rbp) - alone);
         }
         lab.write(STATE_ACTIVE, &(Active::Record as u32).to_le_bytes());
+        if depth == 1 {
+            let stub = |number: u64| lab.at(STUBS + number * STUB_SIZE);
+            let added = |malloc, free| lab.measure(stub(malloc), stub(free), sp, rbp) - alone;
+            lab.set_half(SAMPLED, 1);
+            lab.set_word(cell_at(0) + CELL_LEFT, u64::MAX);
+            println!("{:<34} {:>10.1}   10", "sampled, not picked", added(2, 3));
+            println!("{:<34} {:>10.1}", "the same, the way of others", added(0, 1));
+            let calls = 2 * ROUNDS as u64 * PAIRS;
+            assert_eq!(lab.word(cell_at(0) + CELL_CALLS), calls, "something was picked");
+            lab.set_half(SAMPLED, 0);
+            println!("{:<34} {:>10.1}   10", "two guards, no call in progress", added(4, 4));
+        }
         for (free_stacks, what) in [(0, "malloc walked"), (1, "both walked")] {
             lab.set_half(FREE_STACKS, free_stacks);
             let added = lab.measure(malloc, free, sp, rbp) - alone;

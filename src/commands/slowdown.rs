@@ -14,10 +14,13 @@ use crate::tracer::{cputime, procfs};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often it is looked in the first [`EARLY`] of a run: many are over soon.
+/// How often it is looked in the first [`EARLY`] of a run: many are over soon. A look takes 0.1 ms and more.
 const EARLY_INTERVAL: Duration = Duration::from_millis(10);
 
 const EARLY: Duration = Duration::from_secs(1);
+
+/// Of a program that was attached to, each look comes when a part of this size of the time before it has passed again.
+const EARLY_LOOKS: u32 = 20;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -114,7 +117,13 @@ impl Slowdown {
 
     /// After which time it is to be looked again.
     pub fn interval(&self) -> Duration {
-        if self.began.elapsed() < EARLY { EARLY_INTERVAL } else { INTERVAL }
+        let elapsed = self.began.elapsed();
+        match self.launched {
+            true if elapsed < EARLY => EARLY_INTERVAL,
+            true => INTERVAL,
+            // it has other things to do than to be looked at, and is mostly attached to for longer
+            false => (elapsed / EARLY_LOOKS).clamp(EARLY_INTERVAL, INTERVAL),
+        }
     }
 
     /// Looks at the threads.

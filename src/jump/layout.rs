@@ -223,6 +223,9 @@ pub enum Mode {
     Ask = 1,
 }
 
+// The routine looks at both at once.
+const _: () = assert!(CELL_MODE.is_multiple_of(8) && CELL_DEPTH == CELL_MODE + 4 && Mode::Record as u32 == 0);
+
 /// Where a cell begins in the shared region.
 pub const fn cell_at(cell: u64) -> u64 {
     CELL_AREA + cell * CELL_SIZE

@@ -18,6 +18,8 @@ pub const ENTRY_SIZE: u64 = 64;
 
 /// In a stub: behind `push rax`.
 pub const PUSHED: u64 = 14;
+/// In a stub: the number that is put into eax, whose instruction ends before the call of enter.
+pub const EAX: u64 = PUSHED + 1;
 /// In a stub: behind `call enter`.
 pub const ENTERED: u64 = 24;
 /// In a stub: behind `pop rax`.
@@ -52,6 +54,19 @@ pub struct Stub {
     pub entry: Addr,
     /// Where its first instructions were moved to.
     pub original: Addr,
+    /// Whether blocks are sampled, so that most calls are only counted.
+    pub is_sampled: bool,
+}
+
+impl Stub {
+    /// The part of the routine that it calls before the function runs.
+    fn enter(&self, code: &Code) -> u64 {
+        match (self.is_sampled, self.way) {
+            (true, Way::Free) => code.fast_free,
+            (true, Way::Alloc) if self.size == SizeOf(SizeOf::SIMPLE) => code.fast_malloc,
+            _ => code.enter,
+        }
+    }
 }
 
 /// The stub with number `number` of the code region at `region`. None if the original is out of reach, or there is no room.
@@ -78,7 +93,7 @@ pub fn assemble(stub: &Stub, region: Addr, number: u64, code: &Code) -> Option<V
     bytes.push(0xb8); // mov eax, imm32
     bytes.extend((u32::from(stub.function) | u32::from(stub.size.0) << 16 | (stub.way as u32) << 24).to_le_bytes());
     bytes.push(0xe8); // call enter
-    bytes.extend(relative(region.0 + code.enter, &bytes, 4)?);
+    bytes.extend(relative(region.0 + stub.enter(code), &bytes, 4)?);
     bytes.push(0x58); // pop rax
     if has_frame {
         bytes.extend([0x0f, 0x82]); // jc pass
@@ -109,10 +124,16 @@ mod tests {
     /// As another decoder reads it: each instruction ends where undo believes.
     #[test]
     fn the_offsets_are_those_of_the_instructions() {
-        let code = Code { enter: 0x100, leave: 0x300, ..Code::default() };
+        let code = Code { enter: 0x100, fast_malloc: 0x180, fast_free: 0x200, leave: 0x300, ..Code::default() };
         let region = Addr(0x7f00_0000_0000);
-        let stub =
-            Stub { function: 7, way: Way::Alloc, size: SizeOf(0), entry: Addr(0), original: region.add(0x4000_0000) };
+        let stub = Stub {
+            function: 7,
+            way: Way::Alloc,
+            size: SizeOf(0),
+            entry: Addr(0),
+            original: region.add(0x4000_0000),
+            is_sampled: false,
+        };
         let bytes = assemble(&stub, region, 3, &code).unwrap();
         let at = region.0 + STUBS + 3 * STUB_SIZE;
         let decoded: Vec<_> = Decoder::with_ip(64, &bytes[..59], at, DecoderOptions::NONE).into_iter().collect();
@@ -141,6 +162,8 @@ mod tests {
         let (enter, leave) = (region.0 + 0x100, region.0 + 0x300);
         assert_eq!(targets, [at + PASS, enter, at + PASS, original, leave, original]);
         assert_eq!(decoded[0].memory_displacement64(), region.0 + STATE_ACTIVE);
+        let eax = [7, 0, 0, Way::Alloc as u8];
+        assert_eq!((decoded[3].code(), &bytes[EAX as usize..][..4]), (Instruction::Mov_r32_imm32, &eax[..]));
         assert_eq!(decoded[7].code(), Instruction::Lea_r64_m);
         let free = Stub { way: Way::Free, ..stub };
         let bytes = assemble(&free, region, 4, &code).unwrap();
@@ -148,6 +171,18 @@ mod tests {
         let decoded: Vec<_> = Decoder::with_ip(64, &bytes[..30], at, DecoderOptions::NONE).into_iter().collect();
         assert_eq!(decoded[1].near_branch_target(), at + POPPED);
         assert_eq!(decoded.last().map(|i| (i.ip() - at, i.near_branch_target())), Some((POPPED, original)));
+        let called = |stub: Stub| {
+            let bytes = assemble(&stub, region, 3, &code).unwrap();
+            let distance = i32::from_le_bytes(bytes[ENTERED as usize - 4..ENTERED as usize].try_into().unwrap());
+            (STUBS + 3 * STUB_SIZE + ENTERED).wrapping_add_signed(distance.into())
+        };
+        let sampled = Stub { is_sampled: true, ..stub };
+        let simple = SizeOf(SizeOf::SIMPLE);
+        assert_eq!(called(Stub { size: simple, ..stub }), 0x100);
+        assert_eq!(called(Stub { size: simple, ..sampled }), 0x180);
+        assert_eq!(called(Stub { size: SizeOf(SizeOf::SIMPLE | 1), ..sampled }), 0x100);
+        assert_eq!(called(Stub { way: Way::Free, ..sampled }), 0x200);
+        assert_eq!(called(Stub { way: Way::Realloc, ..sampled }), 0x100);
         assert_eq!(assemble(&Stub { original: Addr(0x1000), ..stub }, region, 3, &code), None, "out of reach");
         assert_eq!(assemble(&stub, region, MOST_STUBS, &code), None);
     }

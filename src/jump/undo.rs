@@ -23,6 +23,13 @@ use crate::memory::ReadMemory;
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Code {
     pub begin: u64,
+    pub long: u64,
+    pub fast_malloc: u64,
+    pub fast_bytes: u64,
+    pub fast_calls: u64,
+    pub fast_counted: u64,
+    pub fast_free: u64,
+    pub fast_passed: u64,
     pub enter: u64,
     pub enter_body: u64,
     pub clock_entered: u64,
@@ -134,7 +141,15 @@ impl Place<'_> {
     /// Where the saved registers of a thread in the routine begin, and how many are on the stack: those that were pushed and not popped yet,
     /// the oldest first. None where that is all.
     fn saved(&self, offset: u64) -> Option<usize> {
-        for (from, to) in [(self.code.enter, self.code.enter_body), (self.code.leave, self.code.leave_body)] {
+        let code = self.code;
+        if (code.long..code.enter).contains(&offset) {
+            // rcx and rdx, whose instructions have a byte each
+            let parts = [(code.fast_free, code.fast_passed), (code.fast_malloc, code.fast_counted)];
+            let Some((begin, end)) = parts.into_iter().find(|(begin, _)| offset >= *begin) else { return Some(2) };
+            let [pushed, popped] = [begin, end].map(|from| offset.saturating_sub(from).min(2));
+            return Some((pushed - popped) as usize);
+        }
+        for (from, to) in [(code.enter, code.enter_body), (code.leave, code.leave_body)] {
             if (from..to).contains(&offset) {
                 let mut at = from;
                 return Some(
@@ -148,7 +163,6 @@ impl Place<'_> {
                 );
             }
         }
-        let code = self.code;
         for from in [code.enter_end, code.committed_end, code.counted_end, code.pass_end, code.left] {
             let first = from + LOCALS_CODE;
             let len: u64 = SAVED.iter().map(|(_, len)| len).sum();
@@ -260,8 +274,11 @@ impl Place<'_> {
         }
         let counted = match offset {
             _ if (code.count_bytes..code.count_calls).contains(&offset) => Counted::Left,
+            _ if (code.fast_bytes..code.fast_calls).contains(&offset) => Counted::Left,
             _ if (code.count_calls..code.counted).contains(&offset) => Counted::Bytes,
+            _ if (code.fast_calls..code.fast_counted).contains(&offset) => Counted::Bytes,
             _ if (code.counted..code.counted_done).contains(&offset) => Counted::Wholly,
+            _ if (code.fast_counted..code.fast_free).contains(&offset) => Counted::Wholly,
             // with a frame, if it was counted
             _ if (code.entered..code.drawn).contains(&offset) => Counted::Wholly,
             _ => Counted::Not,
@@ -294,6 +311,8 @@ impl Place<'_> {
             let cell = self.cell?;
             let newest = frames::depth(shared, cell).saturating_sub(1);
             shared.set_word(frames::frame_at(cell, newest) + FRAME_SLOT, 0);
+        } else if (code.fast_bytes..code.fast_free).contains(&offset) {
+            self.uncount(stub, &regs, counted, shared);
         } else if has_frame || (code.count..code.counted_done).contains(&offset) {
             let has_own = self.drop_own(stub, &regs, counted, shared);
             if !has_own && !has_frame {

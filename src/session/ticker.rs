@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 
 /// How often while records come, at least.
 const BUSY: Duration = Duration::from_millis(1);
-/// The same where blocks are sampled, which is done to take little. Each time takes some 13 µs, and where no processor is free the program waits for them.
+/// The same where blocks are sampled, which is done to take little. Each time takes some 35 µs, most of them to wake up, and where no processor is free the program waits for them.
 const BUSY_SAMPLING: Duration = Duration::from_millis(5);
+/// The same where no more than [`FEW`] come in it: copies of stacks, of which there are 64, last until then.
+const SPARSE_SAMPLING: Duration = Duration::from_millis(20);
+/// See [`SPARSE_SAMPLING`].
+const FEW: u64 = 32;
 /// How often at most. To tick more often would not help: in a virtual machine it takes 0.1 ms to wake up.
 const MOST: Duration = Duration::from_micros(250);
 /// How often while none come.
@@ -49,6 +53,17 @@ impl Pace {
         match self {
             Self::Tick(period) | Self::At(_, period) => period,
         }
+    }
+}
+
+/// The longest period where `records` have come in the time that has `passed` since the last tick.
+fn longest_period(is_sampled: bool, records: u64, passed: Duration) -> Duration {
+    if !is_sampled {
+        BUSY
+    } else if u128::from(records) * SPARSE_SAMPLING.as_nanos() <= u128::from(FEW) * passed.as_nanos() {
+        SPARSE_SAMPLING
+    } else {
+        BUSY_SAMPLING
     }
 }
 
@@ -149,7 +164,8 @@ impl Session {
             // of looks, ten are soon over
             let is_look = matches!(self.ticker.pace, Pace::At(..));
             self.ticker.idle = if records > 0 { 0 } else { self.ticker.idle.saturating_add(u32::from(!is_look)) };
-            let busy = if self.common.settings.sample_interval > 0 { BUSY_SAMPLING } else { BUSY };
+            let passed = self.ticker.last.map_or(Duration::ZERO, |last| began.duration_since(last));
+            let busy = longest_period(self.common.settings.sample_interval > 0, records, passed);
             self.ticker.pace = self.ticker.pace_after(until_half, began, busy);
             self.ticker.last = Some(began);
         }
@@ -183,6 +199,15 @@ mod tests {
             assert_eq!(pace.as_micros(), expected, "half full after {until_half} us");
         }
         assert_eq!(Pace::of(us(60), now, BUSY_SAMPLING), Pace::At(now + us(30), BUSY));
+    }
+
+    #[test]
+    fn few_sampled_blocks_are_waited_for_longest() {
+        let ms = Duration::from_millis;
+        let rates = [(0, 5), (8, 5), (9, 5), (32, 20), (33, 20), (1, 0), (1, 3000)];
+        let periods = rates.map(|(records, passed)| longest_period(true, records, ms(passed)).as_millis());
+        assert_eq!(periods, [20, 20, 5, 20, 5, 5, 20]);
+        assert_eq!(longest_period(false, 0, ms(20)), BUSY);
     }
 
     #[test]

@@ -4,6 +4,8 @@ use super::injection::{self, Call};
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use crate::maps::{self, Mapping};
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -16,6 +18,14 @@ use std::sync::OnceLock;
 pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
     let path = format!("/proc/{tid}/{file}");
     injection::point(Call::Other).and_then(|()| std::fs::read(&path)).map_err(|source| unreadable(tid, path, source))
+}
+
+/// What a file under /proc holds that is read again and again, beside programs that need the processor: four calls of the kernel, where [`std::fs::read`] asks for its
+/// size and begins with a few bytes, which is nine.
+fn read_often(path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(1024);
+    File::open(path)?.take(u64::MAX).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// The error of a file of task `tid` under /proc that could not be opened or read.
@@ -253,7 +263,7 @@ pub fn states(pid: i32, most: usize) -> States {
     let mut states = States::default();
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return states };
     for entry in entries.flatten().take(most) {
-        let Ok(text) = std::fs::read(entry.path().join("stat")) else { continue };
+        let Ok(text) = read_often(entry.path().join("stat")) else { continue };
         let state = state_in(&text);
         states.all += usize::from(!matches!(state, None | Some(b'Z' | b'X')));
         match state {
@@ -268,7 +278,7 @@ pub fn states(pid: i32, most: usize) -> States {
 /// How many times process `pid` has read or written, and how many page faults it had that needed no disk: calls of the kernel that are
 /// counted. None if that can't be read.
 pub fn counted_kernel_calls(pid: i32) -> Option<(u64, u64)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    let text = String::from_utf8(read_often(format!("/proc/{pid}/io")).ok()?).ok()?;
     let calls = text.lines().filter_map(|line| line.strip_prefix("syscr: ").or(line.strip_prefix("syscw: ")));
     let calls = calls.filter_map(|count| count.parse::<u64>().ok()).fold(0, u64::saturating_add);
     Some((calls, stat_number(pid, 10)?))
@@ -287,7 +297,7 @@ pub fn stat_number(tid: i32, field: usize) -> Option<u64> {
 }
 
 fn stat_field(path: &str, field: usize) -> Option<u64> {
-    let text = injection::point(Call::Other).and_then(|()| std::fs::read(path)).ok()?;
+    let text = injection::point(Call::Other).and_then(|()| read_often(path)).ok()?;
     // The command name stands in parentheses and may itself hold any byte: search from the end.
     let close = text.iter().rposition(|&b| b == b')')?;
     let mut fields = text.get(close + 1..)?.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty());
@@ -372,9 +382,10 @@ pub enum Position {
 /// Reads `/proc/PID/task/TID/syscall` (proc(5)): a blocked task's line ends in its stack pointer and program counter.
 pub fn position(pid: i32, tid: i32) -> Position {
     let path = format!("/proc/{pid}/task/{tid}/syscall");
-    let Ok(text) = injection::point(Call::Other).and_then(|()| std::fs::read_to_string(path)) else {
+    let Ok(text) = injection::point(Call::Other).and_then(|()| read_often(path)) else {
         return Position::Unknown;
     };
+    let text = String::from_utf8_lossy(&text);
     if text.starts_with("running") {
         return Position::Running;
     }
@@ -388,7 +399,7 @@ pub fn position(pid: i32, tid: i32) -> Position {
 
 /// The number of the system call that a task sleeps in. None if it runs, or sleeps outside of system calls.
 pub fn system_call(pid: i32, tid: i32) -> Option<i64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    let text = String::from_utf8(read_often(format!("/proc/{pid}/task/{tid}/syscall")).ok()?).ok()?;
     text.split_whitespace().next()?.parse().ok().filter(|number| *number >= 0)
 }
 

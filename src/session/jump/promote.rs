@@ -155,6 +155,7 @@ impl Process {
             Err(error) => return Ok(Promoted::No(format!("the memory for it could not be made: {error}"))),
         };
         let labels = routine::code();
+        let interval = self.settings.sample_interval;
         let mut stubs = Vec::new();
         let mut jumps = Vec::new();
         let mut image = routine::bytes().to_vec();
@@ -179,7 +180,14 @@ impl Process {
                 }
             };
             let size = self.settings.table.get(candidate.function).map_or(SizeOf(0), size_of);
-            let stub = Stub { function: candidate.function.0, way, size, entry: candidate.addr, original: placed.addr };
+            let stub = Stub {
+                function: candidate.function.0,
+                way,
+                size,
+                entry: candidate.addr,
+                original: placed.addr,
+                is_sampled: interval > 0,
+            };
             let at = code.add(STUBS + number * STUB_SIZE);
             let original = self.space.original_bytes(candidate.addr, JUMP_LEN);
             let patch = jump_to(candidate.addr, at).and_then(|jump| Patch::new(&original, &jump));
@@ -205,7 +213,6 @@ impl Process {
         let listed = Some(self.settings.max_depth).filter(|&depth| u64::from(depth) < LIST_MOST);
         region.mapping.set_half(LIST_DEPTH, listed.unwrap_or(0));
         let nodes = Nodes::new(&region.mapping);
-        let interval = self.settings.sample_interval;
         let most = self.settings.max_overhead;
         let sampling = (interval > 0).then(|| Sampling::begin(&region.mapping, interval, most, self.observer.model()));
         for ask in asks {

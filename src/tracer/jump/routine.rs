@@ -2,6 +2,7 @@
 
 use crate::jump::layout as l;
 use crate::jump::sampling::SizeOf;
+use crate::jump::stub;
 use crate::jump::undo::Code;
 use std::arch::global_asm;
 
@@ -18,6 +19,7 @@ global_asm!(
     STATE_ACTIVE = const l::STATE_ACTIVE,
     STATE_SHARED = const l::STATE_SHARED,
     RECORD = const l::Active::Record as u32,
+    STUB_EAX = const stub::EAX.cast_signed() - stub::ENTERED.cast_signed(),
     SEQ = const l::SEQ,
     FREE_STACKS = const l::FREE_STACKS,
     INDEX_WORD = const l::INDEX_WORD,
@@ -162,6 +164,13 @@ macro_rules! labels {
 
 labels!(
     begin = heaptrace_jump_begin,
+    long = heaptrace_jump_long,
+    fast_malloc = heaptrace_jump_fast_malloc,
+    fast_bytes = heaptrace_jump_fast_bytes,
+    fast_calls = heaptrace_jump_fast_calls,
+    fast_counted = heaptrace_jump_fast_counted,
+    fast_free = heaptrace_jump_fast_free,
+    fast_passed = heaptrace_jump_fast_passed,
     enter = heaptrace_jump_enter,
     enter_body = heaptrace_jump_enter_body,
     clock_entered = heaptrace_jump_clock_entered,

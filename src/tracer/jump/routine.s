@@ -51,6 +51,10 @@ heaptrace_jump_hash:
     .macro save
     push rcx
     push rdx
+    save_rest
+    .endm
+
+    .macro save_rest
     push rsi
     push rdi
     push r8
@@ -262,10 +266,96 @@ heaptrace_jump_hash:
 
 # ---------------------------------------------------------------- before the function
 
+# Where blocks are sampled (jump/stub.rs), malloc and what gives a block back come to the two parts below first: a call that is not picked is counted and passed
+# through here, as it would be there, if its thread is recorded and has no other call in progress. All others go on to `enter`. The stub has saved rax.
+
+    # rax = the shared region, rcx = the cell of this thread, whose calls are recorded, and which has no frame. Goes on to `enter` without one. Changes rdx.
+    .macro find_idle_cell
+    push rcx
+    push rdx
+    cmp dword ptr [rip + heaptrace_jump_begin + {STATE_ACTIVE}], {RECORD}
+    jne heaptrace_jump_long
+    mov rcx, qword ptr fs:[0]
+    mov rdx, qword ptr [rip + heaptrace_jump_hash]
+    imul rdx, rcx
+    shr rdx, {CELL_SHIFT}
+    shl edx, 4
+    mov rax, qword ptr [rip + heaptrace_jump_begin + {STATE_SHARED}]
+    cmp qword ptr [rax + rdx + {CELL_INDEX}], rcx
+    jne heaptrace_jump_long             # there it looks at the entries that follow, too
+    mov edx, dword ptr [rax + rdx + {CELL_INDEX} + 8]
+    cmp edx, {CELLS}
+    jae heaptrace_jump_long
+    shl edx, {CELL_BITS}
+    lea rcx, [rax + rdx + {CELL_AREA}]
+    cmp qword ptr [rcx + {CELL_MODE}], 0    # and the depth, which is the other half
+    jne heaptrace_jump_long
+    .endm
+
+# rcx and rdx are pushed, as `enter` does first; eax is what the stub has put there.
+    .globl heaptrace_jump_long
+    .hidden heaptrace_jump_long
+heaptrace_jump_long:
+    mov rax, qword ptr [rsp + 16]
+    mov eax, dword ptr [rax + {STUB_EAX}]
+    jmp enter_pushed
+
+# It asks for rdi bytes, and calls nothing that is wrapped.
+    .p2align 5
+    .globl heaptrace_jump_fast_malloc
+    .hidden heaptrace_jump_fast_malloc
+heaptrace_jump_fast_malloc:
+    find_idle_cell
+    cmp rdi, 1
+    mov rax, rdi
+    adc rax, 0                          # one of no bytes counts as one byte
+    mov rdx, qword ptr [rcx + {CELL_LEFT}]
+    sub rdx, rax
+    jbe heaptrace_jump_long             # it is picked
+    mov qword ptr [rcx + {CELL_LEFT}], rdx
+    .globl heaptrace_jump_fast_bytes
+    .hidden heaptrace_jump_fast_bytes
+heaptrace_jump_fast_bytes:
+    add qword ptr [rcx + {CELL_BYTES}], rdi
+    .globl heaptrace_jump_fast_calls
+    .hidden heaptrace_jump_fast_calls
+heaptrace_jump_fast_calls:
+    inc qword ptr [rcx + {CELL_CALLS}]
+    .globl heaptrace_jump_fast_counted
+    .hidden heaptrace_jump_fast_counted
+heaptrace_jump_fast_counted:
+    pop rdx
+    pop rcx
+    or eax, -1                          # SF
+    stc
+    ret
+
+# It gives rdi back.
+    .p2align 5
+    .globl heaptrace_jump_fast_free
+    .hidden heaptrace_jump_fast_free
+heaptrace_jump_fast_free:
+    find_idle_cell
+    mov rdx, rdi
+    shr rdx, {PAGE_BITS}
+    movzx edx, dx
+    cmp byte ptr [rax + rdx + {PAGE_AREA}], 0
+    jne heaptrace_jump_long             # its page has a picked one
+    .globl heaptrace_jump_fast_passed
+    .hidden heaptrace_jump_fast_passed
+heaptrace_jump_fast_passed:
+    pop rdx
+    pop rcx
+    stc                                 # the comparison has left no SF, and ZF, which says behind the call that it was not made
+    ret
+
     .globl heaptrace_jump_enter
     .hidden heaptrace_jump_enter
 heaptrace_jump_enter:
-    save
+    push rcx
+    push rdx
+enter_pushed:
+    save_rest
     .globl heaptrace_jump_enter_body
     .hidden heaptrace_jump_enter_body
 heaptrace_jump_enter_body:

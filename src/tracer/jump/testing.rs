@@ -40,9 +40,13 @@ pub const OUTER: u16 = 4;
 pub const TAIL: u16 = 5;
 /// Calls [`FREE`].
 pub const OUTER_OF_FREE: u16 = 6;
+/// As [`MALLOC`], in a process whose blocks are sampled.
+pub const SAMPLED_MALLOC: u16 = 7;
+/// As [`FREE`], there.
+pub const SAMPLED_FREE: u16 = 8;
 
 /// Where the sizes are: [`MALLOC`] is simple, [`OUTER`] and [`TAIL`] are not.
-const SIZES: [SizeOf; 7] = [
+const SIZES: [SizeOf; 9] = [
     SizeOf(SizeOf::SIMPLE),
     SizeOf(1),
     SizeOf(1 | SizeOf::CHANGES),
@@ -50,8 +54,11 @@ const SIZES: [SizeOf; 7] = [
     SizeOf(1 << 2 | SizeOf::MULTIPLIED),
     SizeOf(0),
     SizeOf(0),
+    SizeOf(SizeOf::SIMPLE),
+    SizeOf(0),
 ];
-const WAYS: [Way; 7] = [Way::Alloc, Way::AllocOut, Way::Realloc, Way::Free, Way::Alloc, Way::Alloc, Way::Alloc];
+const WAYS: [Way; 9] =
+    [Way::Alloc, Way::AllocOut, Way::Realloc, Way::Free, Way::Alloc, Way::Alloc, Way::Alloc, Way::Alloc, Way::Free];
 
 /// The memory of the process.
 #[derive(Debug)]
@@ -71,7 +78,8 @@ impl Lab {
         let mut lab = Self { base: base.cast(), code: routine::code(), stubs: Vec::new() };
         lab.write(0, routine::bytes());
         for (function, (way, size)) in (0..).zip(WAYS.into_iter().zip(SIZES)) {
-            let stub = Stub { function, way, size, entry: lab.entry(function), original: lab.original(function) };
+            let (entry, original) = (lab.entry(function), lab.original(function));
+            let stub = Stub { function, way, size, entry, original, is_sampled: function >= SAMPLED_MALLOC };
             let bytes = assemble(&stub, lab.region(), u64::from(function), &lab.code).unwrap();
             lab.write(STUBS + u64::from(function) * STUB_SIZE, &bytes);
             let to = STUBS + u64::from(function) * STUB_SIZE;
@@ -210,6 +218,7 @@ impl Lab {
             (SHARED + PAGE_AREA, 16),
             (SHARED + live_bucket(0x4000), LIVE_BUCKET),
             (SHARED + live_bucket(0x4002), LIVE_BUCKET),
+            (SHARED + live_bucket(0x4007), LIVE_BUCKET),
             (SHARED + live_bucket(0x5000), LIVE_BUCKET),
             (SHARED + live_bucket(0x7777), LIVE_BUCKET),
             (SHARED + CELL_AREA, 2 * CELL_SIZE),

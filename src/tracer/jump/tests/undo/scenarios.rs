@@ -20,11 +20,11 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("free of nothing", free, [0, 0, 0], nothing, &[], 0, 0);
     add("malloc, active off", malloc, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0), &[], 0, 0);
     add("free, active off", free, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0), &[], 0, 0);
-    add("malloc, all ask", malloc, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 2), &[], 0, 0);
+    add("malloc, all ask", malloc, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 2), &[], 1, 0);
     add("malloc, mode ask", malloc, [24, 0, 0], |lab, _| lab.set_half(cell_at(0) + CELL_MODE, 1), &[], 1, 0);
     let without_cell: fn(&Lab, &mut Regs) = |lab, _| lab.set_word(CELL_INDEX + 16 * cell_slot(lab.fs_base()), 0);
-    add("malloc without a cell", malloc, [24, 0, 0], without_cell, &[], 0, 0);
-    add("free without a cell", free, [24, 0, 0], without_cell, &[], 0, 0);
+    add("malloc without a cell", malloc, [24, 0, 0], without_cell, &[], 1, 0);
+    add("free without a cell", free, [24, 0, 0], without_cell, &[], 1, 0);
     let unlimited: fn(&Lab, &mut Regs) = |lab, _| {
         lab.set_word(cell_at(0) + CELL_STACK_BEGIN, 0);
         lab.set_word(cell_at(0) + CELL_STACK_END, 0);
@@ -182,6 +182,64 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
         frame(lab, 0, 0, regs.sp() - 0x40, 0x1234, what(Kind::Ended, OUTER, 0) | COUNTED << PICKED_SHIFT);
     };
     add("malloc, a dead frame of a counted call", malloc, [24, 0, 0], dead_counted, &[], 0, 1);
+
+    // where the parts for calls that are not picked come first
+    let (malloc_fast, free_fast) = (SAMPLED_MALLOC, SAMPLED_FREE);
+    let picked_fast = [ended(malloc_fast) | picked];
+    let freed_fast = [what(Kind::Freed, free_fast, known)];
+    let least: fn(&Lab, &mut Regs) = |lab, _| sample(lab, 2);
+    add("malloc, not picked, the fast way", malloc_fast, [24, 0, 0], one_short, &[], 0, 0);
+    add("malloc of nothing, the fast way", malloc_fast, [0, 0, 0], least, &[], 0, 0);
+    add("malloc, picked, the fast way", malloc_fast, [24, 0, 0], just, &picked_fast, 0, 0);
+    add("malloc of too much, the fast way", malloc_fast, [u64::MAX, 0, 0], just, &picked_fast, 0, 0);
+    add("malloc, a dead frame, the fast way", malloc_fast, [24, 0, 0], dead_counted, &[], 0, 1);
+    let sampled_without: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        lab.set_word(CELL_INDEX + 16 * cell_slot(lab.fs_base()), 0);
+    };
+    add("malloc without a cell, the fast way", malloc_fast, [24, 0, 0], sampled_without, &[], 1, 0);
+    let second_key: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        let slot = cell_slot(lab.fs_base());
+        lab.set_word(CELL_INDEX + 16 * slot, CELL_GONE);
+        lab.set_word(CELL_INDEX + 16 * ((slot + 1) % CELL_KEYS), lab.fs_base());
+    };
+    add("malloc, the key elsewhere, the fast way", malloc_fast, [24, 0, 0], second_key, &[], 0, 0);
+    let bad_cell: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        lab.give_cell(CELLS);
+        lab.set_word(cell_at(CELLS) + CELL_LEFT, 25);
+    };
+    add("malloc, no such cell, the fast way", malloc_fast, [24, 0, 0], bad_cell, &[], 1, 0);
+    let asks: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        lab.set_half(cell_at(0) + CELL_MODE, 1);
+    };
+    add("malloc, mode ask, the fast way", malloc_fast, [24, 0, 0], asks, &[], 1, 0);
+    add("free, mode ask, the fast way", free_fast, [24, 0, 0], asks, &[], 1, 0);
+    let in_another: fn(&Lab, &mut Regs) = |lab, regs| {
+        sample(lab, 25);
+        frame(lab, 0, 7, regs.sp() + 0x40, 0x1234, what(Kind::Ended, MALLOC, 5));
+    };
+    add("malloc, all frames in use, the fast way", malloc_fast, [24, 0, 0], in_another, &[], 1, 0);
+    let off: fn(&Lab, &mut Regs) = |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0);
+    let all_ask: fn(&Lab, &mut Regs) = |lab, _| {
+        sample(lab, 25);
+        lab.poke(lab.base() + STATE_ACTIVE, 2);
+    };
+    for (function, name) in [(malloc_fast, "malloc, off, the fast way"), (free_fast, "free, off, the fast way")] {
+        add(name, function, [24, 0, 0], off, &[], 0, 0);
+    }
+    for (function, name) in [(malloc_fast, "malloc, all ask, the fast way"), (free_fast, "free, all ask, the fast way")]
+    {
+        add(name, function, [24, 0, 0], all_ask, &[], 1, 0);
+    }
+    add("free, not picked, the fast way", free_fast, [0x6000, 0, 0], of_picked, &[], 0, 0);
+    add("free of nothing, the fast way", free_fast, [0, 0, 0], of_picked, &[], 0, 0);
+    add("free, picked, the fast way", free_fast, [0x5000, 0, 0], of_picked, &freed_fast, 0, 0);
+    add("free of such a page, the fast way", free_fast, [0x5010, 0, 0], of_same_page, &[], 0, 0);
+    add("free of a page alike, the fast way", free_fast, [0x7f00_0000_5000, 0, 0], of_picked, &[], 0, 0);
+    add("free without a cell, the fast way", free_fast, [0x6000, 0, 0], sampled_without, &[], 1, 0);
 
     // no room
     let full: fn(&Lab, &mut Regs) = |lab, _| {
