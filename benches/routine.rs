@@ -213,7 +213,7 @@ fn main() {
             lab.set_half(SAMPLED, 1);
             lab.set_word(cell_at(0) + CELL_LEFT, u64::MAX);
             println!("{:<34} {:>10.1}   10", "sampled, not picked", added(2, 3));
-            println!("{:<34} {:>10.1}", "the same, the way of others", added(0, 1));
+            println!("{:<34} {:>10.1}", "the same, through enter", added(0, 1));
             let calls = 2 * ROUNDS as u64 * PAIRS;
             assert_eq!(lab.word(cell_at(0) + CELL_CALLS), calls, "something was picked");
             lab.set_half(SAMPLED, 0);

@@ -21,7 +21,8 @@ pub fn table() {
     // Each pair is the mean of so many turns with heaptrace and without.
     for (name, options, pairs, turns, limit) in [
         ("every call", &["--engine", "jump"][..], 8, 1, "20 %"),
-        ("--sample-interval 512k", &["--engine", "jump", "--sample-interval", "512k"], 20, 4, "95 % of it under 2 %"),
+        // the machine's other users make one turn differ from the next by some 8 %
+        ("--sample-interval 512k", &["--engine", "jump", "--sample-interval", "512k"], 20, 8, "95 % of it under 2 %"),
         ("--max-overhead 3%", &["--engine", "jump", "--max-overhead", "3%"], 12, 4, "3 %"),
     ] {
         let mut plain = Vec::new();

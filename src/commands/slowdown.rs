@@ -14,13 +14,13 @@ use crate::tracer::{cputime, procfs};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often it is looked in the first [`EARLY`] of a run: many are over soon. A look takes 0.1 ms and more.
+/// How often it is looked at most, and in the first [`EARLY`] of a run, as many are over soon. A look takes 0.1 ms and more.
 const EARLY_INTERVAL: Duration = Duration::from_millis(10);
 
 const EARLY: Duration = Duration::from_secs(1);
 
-/// Of a program that was attached to, each look comes when a part of this size of the time before it has passed again.
-const EARLY_LOOKS: u32 = 20;
+/// At a program that was attached to it is looked when this part of the time since then has passed again: a twentieth.
+const SHARE: u32 = 20;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -94,6 +94,18 @@ impl Usage {
     }
 }
 
+/// After which time it is looked again, `elapsed` after the start or the attach.
+fn interval(launched: bool, elapsed: Duration) -> Duration {
+    if !launched {
+        // it has other things to do than to be looked at, and is mostly attached to for longer
+        (elapsed / SHARE).clamp(EARLY_INTERVAL, INTERVAL)
+    } else if elapsed < EARLY {
+        EARLY_INTERVAL
+    } else {
+        INTERVAL
+    }
+}
+
 impl Slowdown {
     /// Nothing seen yet of a program that heaptrace has started, or attached to.
     pub fn new(launched: bool) -> Self {
@@ -117,13 +129,7 @@ impl Slowdown {
 
     /// After which time it is to be looked again.
     pub fn interval(&self) -> Duration {
-        let elapsed = self.began.elapsed();
-        match self.launched {
-            true if elapsed < EARLY => EARLY_INTERVAL,
-            true => INTERVAL,
-            // it has other things to do than to be looked at, and is mostly attached to for longer
-            false => (elapsed / EARLY_LOOKS).clamp(EARLY_INTERVAL, INTERVAL),
-        }
+        interval(self.launched, self.began.elapsed())
     }
 
     /// Looks at the threads.
@@ -286,6 +292,15 @@ mod tests {
 
     fn cost(cpu_ms: u64, user_ms: u64, stops: u64) -> Cost {
         Cost { cpu_ns: cpu_ms * MS, user_ns: user_ms * MS, stops, ..Cost::default() }
+    }
+
+    #[test]
+    fn it_is_looked_less_often_the_longer_it_runs() {
+        let intervals = |launched: bool| {
+            [0, 100, 400, 999, 1000, 5000].map(|ms| interval(launched, Duration::from_millis(ms)).as_millis())
+        };
+        assert_eq!(intervals(true), [10, 10, 10, 10, 100, 100]);
+        assert_eq!(intervals(false), [10, 10, 20, 49, 50, 100]);
     }
 
     #[test]

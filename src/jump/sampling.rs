@@ -22,7 +22,7 @@ impl SizeOf {
     pub const MULTIPLIED: u8 = 1 << 4;
     /// The first argument is a block that the function gives back, or changes.
     pub const CHANGES: u8 = 1 << 5;
-    /// The function calls no other one that is wrapped, so that a call that is not recorded needs no frame.
+    /// The function calls no other one that is wrapped, so that a call that is not recorded needs no frame. With nothing else, that is what malloc has.
     pub const SIMPLE: u8 = 1 << 6;
 
     /// In argument `size`, times argument `count` (0 to 2 each).

@@ -18,9 +18,9 @@ pub const ENTRY_SIZE: u64 = 64;
 
 /// In a stub: behind `push rax`.
 pub const PUSHED: u64 = 14;
-/// In a stub: the number that is put into eax, whose instruction ends before the call of enter.
+/// In a stub: the number that is put into eax, before the call of the routine.
 pub const EAX: u64 = PUSHED + 1;
-/// In a stub: behind `call enter`.
+/// In a stub: behind `call enter`, or of the part that comes before it where blocks are sampled.
 pub const ENTERED: u64 = 24;
 /// In a stub: behind `pop rax`.
 pub const POPPED: u64 = 25;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_millis(1);
 /// The same where blocks are sampled, which is done to take little. Each time takes some 35 µs, most of them to wake up, and where no processor is free the program waits for them.
 const BUSY_SAMPLING: Duration = Duration::from_millis(5);
-/// The same where no more than [`FEW`] come in it: copies of stacks, of which there are 64, last until then.
+/// The same where no more than [`FEW`] come in it, on average since the last tick. Copies of stacks fill their slots sooner than that: see `Jump::note_pace`.
 const SPARSE_SAMPLING: Duration = Duration::from_millis(20);
 /// See [`SPARSE_SAMPLING`].
 const FEW: u64 = 32;
@@ -60,6 +60,9 @@ impl Pace {
 fn longest_period(is_sampled: bool, records: u64, passed: Duration) -> Duration {
     if !is_sampled {
         BUSY
+    } else if passed.is_zero() {
+        // the first tick: each stack is new
+        BUSY_SAMPLING
     } else if u128::from(records) * SPARSE_SAMPLING.as_nanos() <= u128::from(FEW) * passed.as_nanos() {
         SPARSE_SAMPLING
     } else {
@@ -204,7 +207,7 @@ mod tests {
     #[test]
     fn few_sampled_blocks_are_waited_for_longest() {
         let ms = Duration::from_millis;
-        let rates = [(0, 5), (8, 5), (9, 5), (32, 20), (33, 20), (1, 0), (1, 3000)];
+        let rates = [(0, 5), (8, 5), (9, 5), (32, 20), (33, 20), (0, 0), (1, 3000)];
         let periods = rates.map(|(records, passed)| longest_period(true, records, ms(passed)).as_millis());
         assert_eq!(periods, [20, 20, 5, 20, 5, 5, 20]);
         assert_eq!(longest_period(false, 0, ms(20)), BUSY);

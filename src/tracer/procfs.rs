@@ -20,8 +20,8 @@ pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
     injection::point(Call::Other).and_then(|()| std::fs::read(&path)).map_err(|source| unreadable(tid, path, source))
 }
 
-/// What a file under /proc holds that is read again and again, beside programs that need the processor: four calls of the kernel, where [`std::fs::read`] asks for its
-/// size and begins with a few bytes, which is nine.
+/// What a file under /proc holds that is read again and again, beside programs that need the processor: four calls of the kernel. [`std::fs::read`] makes nine, as it asks for the
+/// file's size, which is 0 there, and begins with a few bytes; of what was taken from a file it asks for no size.
 fn read_often(path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(1024);
     File::open(path)?.take(u64::MAX).read_to_end(&mut text)?;

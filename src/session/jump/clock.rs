@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 /// The rest of an event, which is not timed, ns: the stub, the frame, the record, and the end of the call.
 const REST_NS: u64 = 40;
 
-/// What a call takes that is counted only, where blocks are sampled, and the free of its block, which are too short to be timed one by one. `cargo bench --bench heaptrace
-/// -- engines` tells 3 to 6 in a loop of nothing else; a calloc takes 15, and a program that does more finds less in its caches.
-pub(super) const COUNTED_NS: u64 = 8;
+/// What a call takes that is counted only, where blocks are sampled, and the free of its block, which are too short to be timed one by one: 4 to 6 in a loop of nothing else
+/// (`cargo bench --bench heaptrace -- engines`), 9 to 13 where 65,536 live blocks are given back at random; a calloc takes more.
+pub(super) const COUNTED_NS: u64 = 10;
 
 /// What an event takes before one was timed, ns.
 const FIRST_GUESS_NS: u64 = 200;

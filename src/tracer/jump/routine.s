@@ -1,7 +1,8 @@
 # The routine of the jump engine: what a thread does at an allocator call, in its own process, without a stop.
 #
 # It lies at the beginning of the code region, is copied there from our own image, and finds the state page at a fixed distance. A stub of
-# each wrapped function (jump/stub.rs) calls `enter` before the function runs, and `leave` behind it:
+# each wrapped function (jump/stub.rs) calls `enter` before the function runs, and `leave` behind it. Where blocks are sampled, stubs of malloc and of functions that only give
+# back call `fast_malloc` or `fast_free` in place of `enter`:
 #
 #     stub:   active = 0?  -> original          the patch over the function's first instruction jumps here
 #             push rax                          the save area begins
@@ -31,7 +32,7 @@
 #      32  r11   40  r10   48  r9   88  rcx
 #
 # No vector register, no system call, no call of anything else; flags are not kept, the direction flag is not touched. What the program may
-# write to (all of the shared region) is checked before it serves as an address. jump/undo.rs knows each instruction from `enter` to the end by its
+# write to (all of the shared region) is checked before it serves as an address. jump/undo.rs knows each instruction from `long` to the end by its
 # place between the labels: a change here is a change there.
 
     .pushsection .text.heaptrace_jump, "ax", @progbits
@@ -266,8 +267,8 @@ heaptrace_jump_hash:
 
 # ---------------------------------------------------------------- before the function
 
-# Where blocks are sampled (jump/stub.rs), malloc and what gives a block back come to the two parts below first: a call that is not picked is counted and passed
-# through here, as it would be there, if its thread is recorded and has no other call in progress. All others go on to `enter`. The stub has saved rax.
+# Where blocks are sampled: a call whose block is not picked, of a thread that is recorded and has no other call in progress, is counted and passed through here, as `enter` would do
+# it. All others go on to `enter`. The stack by offset from rsp: 0 rdx, 8 rcx, 16 return address into the stub, 24 rax, 32 the slot.
 
     # rax = the shared region, rcx = the cell of this thread, whose calls are recorded, and which has no frame. Goes on to `enter` without one. Changes rdx.
     .macro find_idle_cell
@@ -339,14 +340,30 @@ heaptrace_jump_fast_free:
     mov rdx, rdi
     shr rdx, {PAGE_BITS}
     movzx edx, dx
-    cmp byte ptr [rax + rdx + {PAGE_AREA}], 0
-    jne heaptrace_jump_long             # its page has a picked one
+    movzx edx, byte ptr [rax + rdx + {PAGE_AREA}]
+    test edx, edx
+    jz heaptrace_jump_fast_passed
+    cmp edx, {PAGE_STUCK}
+    jae heaptrace_jump_long
+    # blocks of its page were picked: as find_bucket and find_picked
+    mov rdx, qword ptr [rip + heaptrace_jump_hash]
+    imul rdx, rdi
+    shr rdx, {LIVE_SHIFT}
+    shl edx, {LIVE_BITS}
+    lea rax, [rax + rdx + {LIVE_AREA}]
+2:
+    cmp qword ptr [rax], rdi
+    je heaptrace_jump_long
+    add rax, 8
+    test al, {LIVE_BUCKET} - 1
+    jnz 2b
     .globl heaptrace_jump_fast_passed
     .hidden heaptrace_jump_fast_passed
 heaptrace_jump_fast_passed:
     pop rdx
     pop rcx
-    stc                                 # the comparison has left no SF, and ZF, which says behind the call that it was not made
+    xor eax, eax                        # no SF, and ZF: behind the call that it was not made
+    stc
     ret
 
     .globl heaptrace_jump_enter

@@ -44,9 +44,11 @@ pub const OUTER_OF_FREE: u16 = 6;
 pub const SAMPLED_MALLOC: u16 = 7;
 /// As [`FREE`], there.
 pub const SAMPLED_FREE: u16 = 8;
+/// Calls [`SAMPLED_MALLOC`].
+pub const OUTER_OF_SAMPLED: u16 = 9;
 
-/// Where the sizes are: [`MALLOC`] is simple, [`OUTER`] and [`TAIL`] are not.
-const SIZES: [SizeOf; 9] = [
+/// Where the sizes are: [`MALLOC`] and [`SAMPLED_MALLOC`] are simple, [`OUTER`] and [`TAIL`] are not.
+const SIZES: [SizeOf; 10] = [
     SizeOf(SizeOf::SIMPLE),
     SizeOf(1),
     SizeOf(1 | SizeOf::CHANGES),
@@ -56,9 +58,20 @@ const SIZES: [SizeOf; 9] = [
     SizeOf(0),
     SizeOf(SizeOf::SIMPLE),
     SizeOf(0),
+    SizeOf(1 << 2 | SizeOf::MULTIPLIED),
 ];
-const WAYS: [Way; 9] =
-    [Way::Alloc, Way::AllocOut, Way::Realloc, Way::Free, Way::Alloc, Way::Alloc, Way::Alloc, Way::Alloc, Way::Free];
+const WAYS: [Way; 10] = [
+    Way::Alloc,
+    Way::AllocOut,
+    Way::Realloc,
+    Way::Free,
+    Way::Alloc,
+    Way::Alloc,
+    Way::Alloc,
+    Way::Alloc,
+    Way::Free,
+    Way::Alloc,
+];
 
 /// The memory of the process.
 #[derive(Debug)]
@@ -102,6 +115,7 @@ impl Lab {
             MEMALIGN => vec![0xb9, 0x77, 0x77, 0, 0, 0x48, 0x89, 0x0f, 0x89, 0xf0, 0xc3],
             TAIL => near(0xe9, self.original(function).0, self.entry(MALLOC).0),
             OUTER => near(0xe8, self.original(function).0, self.entry(MALLOC).0),
+            OUTER_OF_SAMPLED => near(0xe8, self.original(function).0, self.entry(SAMPLED_MALLOC).0),
             OUTER_OF_FREE => near(0xe8, self.original(function).0, self.entry(FREE).0),
             _ => Vec::new(),
         };

@@ -28,11 +28,17 @@ fn j10_the_end_of_the_stack_is_where_it_was() {
     let plain = program.plain();
     let expected = depths(&plain.text());
     assert_eq!(expected.len(), 3);
-    let traced = by("jump", &program, &["--max-depth", "32"]);
-    assert!(traced.ended.text().ends_with("done\n"), "{}", traced.ended.stderr);
-    for (expected, seen) in expected.iter().zip(depths(&traced.ended.text())) {
-        assert!(expected.abs_diff(seen) <= 1, "{seen} frames instead of {expected}");
-    }
+    let traced_with = |options: &[&str]| {
+        let traced = by("jump", &program, options);
+        assert!(traced.ended.text().ends_with("done\n"), "{}", traced.ended.stderr);
+        for (expected, seen) in expected.iter().zip(depths(&traced.ended.text())) {
+            assert!(expected.abs_diff(seen) <= 1, "{seen} frames instead of {expected}: {options:?}");
+        }
+        traced
+    };
+    let sampled = traced_with(&["--sample-interval", "512k"]);
+    let traced = traced_with(&["--max-depth", "32"]);
+    assert_eq!(sampled.report.total("counted_allocations"), traced.report.total("allocations"));
     let report = &traced.report;
     assert!(report.list("/warnings").is_empty(), "{:?}", report.list("/warnings"));
     assert_eq!(report.anomaly("lost"), 0);

@@ -57,6 +57,10 @@ fn j40_what_is_ours_is_unmapped() {
     for what in ["shared", "code", "all"] {
         let program = Program::fixture("unmaps_strangers").args([what]).stays_on_trap("could not be used any more");
         assert_eq!(program.plain().text(), "unmapped 0\n");
+        // and where the routine's shortest parts are what finds it gone
+        let sampled = program.traced_with(&["--engine", "jump", "--sample-interval", "512k"]);
+        assert_eq!(sampled.ended.code(), 0, "{what}: {}", sampled.ended.stderr);
+        assert_eq!(sampled.report.total("counted_allocations"), program.ledger().total("allocations"), "{what}");
         let traced = program.traced_with(&["--engine", "jump"]);
         let text = traced.ended.text();
         assert!(text.starts_with("unmapped ") && text != "unmapped 0\n", "{what}: {text} {}", traced.ended.stderr);

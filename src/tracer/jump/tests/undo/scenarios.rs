@@ -222,14 +222,10 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
         frame(lab, 0, 7, regs.sp() + 0x40, 0x1234, what(Kind::Ended, MALLOC, 5));
     };
     add("malloc, all frames in use, the fast way", malloc_fast, [24, 0, 0], in_another, &[], 1, 0);
-    let off: fn(&Lab, &mut Regs) = |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0);
     let all_ask: fn(&Lab, &mut Regs) = |lab, _| {
         sample(lab, 25);
         lab.poke(lab.base() + STATE_ACTIVE, 2);
     };
-    for (function, name) in [(malloc_fast, "malloc, off, the fast way"), (free_fast, "free, off, the fast way")] {
-        add(name, function, [24, 0, 0], off, &[], 0, 0);
-    }
     for (function, name) in [(malloc_fast, "malloc, all ask, the fast way"), (free_fast, "free, all ask, the fast way")]
     {
         add(name, function, [24, 0, 0], all_ask, &[], 1, 0);
@@ -238,6 +234,12 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("free of nothing, the fast way", free_fast, [0, 0, 0], of_picked, &[], 0, 0);
     add("free, picked, the fast way", free_fast, [0x5000, 0, 0], of_picked, &freed_fast, 0, 0);
     add("free of such a page, the fast way", free_fast, [0x5010, 0, 0], of_same_page, &[], 0, 0);
+    let sampled_part: fn(&Lab, &mut Regs) = |lab, _| {
+        nested(lab, OUTER_OF_SAMPLED, SAMPLED_MALLOC, Nested::Part);
+        sample(lab, 73);
+    };
+    add("part of another, not picked, the fast way", OUTER_OF_SAMPLED, [24, 3, 0], sampled_part, &[], 0, 0);
+    add("free in a page that sticks, the fast way", free_fast, [0x9000, 0, 0], full_page, &freed_fast, 0, 0);
     add("free of a page alike, the fast way", free_fast, [0x7f00_0000_5000, 0, 0], of_picked, &[], 0, 0);
     add("free without a cell, the fast way", free_fast, [0x6000, 0, 0], sampled_without, &[], 1, 0);
 
