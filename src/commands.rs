@@ -41,7 +41,7 @@ use crate::elf;
 use crate::export::escape::lines;
 use crate::export::output::Owners;
 use crate::session::SessionError;
-use crate::tracer::{TracerError, faults, guardian, limits, procfs};
+use crate::tracer::{TracerError, faults, guardian, ids, limits, procfs};
 use std::io::{self, IsTerminal, Write};
 use tracing::level_filters::LevelFilter;
 
@@ -132,7 +132,7 @@ pub fn use_color(when: When, stream: &impl IsTerminal) -> bool {
 
 /// Whose links, pipes and devices heaptrace writes through.
 pub fn owners() -> Owners {
-    let outside = procfs::users_are_mapped().then_some(procfs::OVERFLOW_USER);
+    let outside = ids::users_are_mapped().then_some(ids::OVERFLOW_USER);
     Owners { user: procfs::effective_user(), outside }
 }
 

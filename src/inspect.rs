@@ -20,7 +20,7 @@ use crate::heapwalk::{Allocator, Walk, trim};
 use crate::maps::Kind;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::standstill::StandingThread;
-use crate::tracer::{Result, procfs};
+use crate::tracer::{Result, ids, procfs};
 use declarations::Declarations;
 use looks::{Look, Purpose};
 pub use modules::means;
@@ -75,7 +75,7 @@ pub enum Meanwhile {
 /// # Errors
 /// It can't be traced, or its memory can't be read.
 pub fn inspect(pid: i32, meanwhile: Meanwhile, with_types: bool) -> Result<Inspection> {
-    procfs::require_own()?;
+    ids::require_own()?;
     let declared = with_types.then(|| Declarations::of_process(pid));
     let declared = declared.as_ref();
     let read = |seen: &Seen, walk: &Walk, memory: &mut TargetMemory| holdings::read(seen, walk, memory, declared);

@@ -14,7 +14,7 @@ use crate::heapfile::{self, Identity, OfCore, SavedHeap};
 use crate::heapgraph::Held;
 use crate::inspect::core::{Core, CoreFiles};
 use crate::inspect::{self, Inspection, Meanwhile};
-use crate::tracer::procfs;
+use crate::tracer::{ids, procfs};
 use anyhow::{Context, bail};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -85,7 +85,7 @@ fn look(target: &AttachTarget, options: &HeapOptions) -> anyhow::Result<SavedHea
         started: procfs::start_time(pid),
         boot: procfs::boot_id(),
         taken_ns: u64::try_from(since.as_nanos()).unwrap_or(0),
-        another_user: procfs::users(pid).iter().any(|&user| user != procfs::effective_user()),
+        another_user: ids::users(pid).iter().any(|&user| user != procfs::effective_user()),
     };
     let mut seen = inspect::inspect(pid, meanwhile, options.types).map_err(|error| refused(error, pid))?;
     let trimmed =

@@ -10,7 +10,7 @@ use crate::heapwalk::Walk;
 use crate::leaks::{Graph, MappedFiles, Scan, ScanOptions};
 use crate::memory::ReadMemory;
 use crate::symbols::{Search, Symbolizer};
-use crate::tracer::{Result, procfs};
+use crate::tracer::{Result, ids, procfs};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl Lost {
 /// # Errors
 /// It can't be traced, or its memory can't be read.
 pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
-    procfs::require_own()?;
+    ids::require_own()?;
     let program = procfs::program_name(pid, pid);
     let look = looks::look(pid, Purpose::Leaks, |seen, walk, memory| read(seen, walk, memory, options))?;
     let Look { seen, walk, read, copied, stood, in_motion } = look;

@@ -17,7 +17,8 @@ use crate::session::space::{
     ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, OriginalMemory, SIGACTION_TAG, TEST_TAG,
 };
 use crate::tracer::libunwind::Libunwind;
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, TracerError};
 use crate::unwinder::{StackTable, Unwound};
 use std::ops::ControlFlow;

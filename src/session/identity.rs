@@ -1,7 +1,7 @@
 //! Who a process is, and what it has become by exec.
 
 use crate::profile::Image;
-use crate::tracer::procfs;
+use crate::tracer::{ids, procfs};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
@@ -49,7 +49,7 @@ pub struct Owner {
 impl Owner {
     /// Looks at it, while task `tid` of it is there.
     pub(super) fn note(&mut self, tid: i32) {
-        let users = procfs::users(tid);
+        let users = ids::users(tid);
         self.user = users.get(1).copied().or(self.user);
         self.is_another |= users.iter().any(|&user| user != procfs::effective_user());
     }

@@ -57,7 +57,7 @@ use crate::tracer::code::TargetCode;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::root::TargetRoot;
-use crate::tracer::{Result, files, procfs};
+use crate::tracer::{Result, files, ids, procfs};
 use crate::unwinder::{Section, StackTable, UnwindModule, Unwinder};
 use breakpoints::PadMappings;
 use findings::Findings;
@@ -140,7 +140,7 @@ impl AddressSpace {
         }
         Ok(Self {
             pid,
-            pid_inside: procfs::pid_inside(pid),
+            pid_inside: ids::pid_inside(pid),
             root: TargetRoot::of(tid).map(Arc::new),
             code: TargetCode::new(guardian.map(|guardian| guardian.guard(pid, &memory))),
             memory,

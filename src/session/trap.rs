@@ -12,7 +12,8 @@ use crate::arch::emulate::Outcome;
 use crate::arch::step::{Resume, StepOver};
 use crate::patches::PcLocation;
 use crate::session::space::{LOCKS_TAG, OWN_TRACER_TAG, Placed};
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, TracerError};
 
 impl Process {

@@ -7,11 +7,12 @@
 
 use super::jump::region;
 use super::memory::TargetMemory;
-use super::ptrace::{self, RawRegs, Stopped, Waited};
+use super::ptrace::{self, Stopped, Waited};
+use super::rawregs::RawRegs;
 use super::remote::function::{self, Function, RESTORER};
 use super::standstill::Standstill;
 use super::status::{Event, WaitStatus};
-use super::{Result, TracerError, control, limits, pressure, procfs};
+use super::{Result, TracerError, control, ids, limits, pressure, procfs};
 use crate::addr::Addr;
 use crate::maps::{Kind, Mapping};
 
@@ -127,7 +128,7 @@ impl Forked {
         let is_over = !matches!(called, Err(TracerError::Unresponsive { .. }));
         let called = if is_kept && is_over { called.and(memory.write_data(scratch, &before)) } else { called };
         let Some(child) = child else { return called.map(|()| None) };
-        let known_as = procfs::known_to(pid, child);
+        let known_as = ids::known_to(pid, child);
         let mut copy = Self { pid: child, known_as, of: pid, means, is_whole: false, is_over: false };
         if let Err(error @ TracerError::Overtaken { .. }) = called {
             // what was reported of the thread instead is for who serves it

@@ -7,7 +7,7 @@
 use super::affinity::CpuSet;
 use super::control::SignalMask;
 use super::injection::{self, Call};
-use super::{Result, TracerError, procfs, ptrace};
+use super::{Result, TracerError, ids, ptrace};
 use crate::elf::Elf;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -229,7 +229,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 /// Starts `program`, seized by the calling thread before its exec. `mask`: the signal mask it gets; `cpus`: where it may
 /// run, if not everywhere; `exit_kill`: see [`ptrace::seize`].
 pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_kill: bool) -> Result<Launched> {
-    procfs::require_own()?;
+    ids::require_own()?;
     let (gate_read, gate_write) = pipe()?;
     let (error_read, error_write) = pipe()?;
     let mut argv: Vec<*const libc::c_char> = program.arguments.iter().map(|a| a.as_ptr()).collect();

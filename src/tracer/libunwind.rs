@@ -4,7 +4,8 @@
 
 mod library;
 
-use super::ptrace::{RawRegs, Stopped};
+use super::ptrace::Stopped;
+use super::rawregs::RawRegs;
 use super::{Result, TracerError};
 use crate::addr::{Addr, FrameAddr};
 use library::{Cursor, Functions};

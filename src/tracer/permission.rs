@@ -4,7 +4,7 @@
 //! (Documentation/admin-guide/LSM/Yama.rst). Reading the facts from /proc and judging them are kept apart, so that every
 //! verdict can be tested with made-up facts.
 
-use super::{TracerError, procfs};
+use super::{TracerError, ids, procfs};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -327,11 +327,11 @@ fn read_own() -> OwnFacts {
     OwnFacts {
         pid,
         // The kernel compares the filesystem ids of the caller, which follow the effective ones.
-        uid: ids(pid, "Uid").get(1).copied().unwrap_or_default(),
-        gid: ids(pid, "Gid").get(1).copied().unwrap_or_default(),
+        uid: ids::users(pid).get(1).copied().unwrap_or_default(),
+        gid: ids::groups(pid).get(1).copied().unwrap_or_default(),
         effective: capabilities(pid, "CapEff"),
         permitted: capabilities(pid, "CapPrm"),
-        user_namespace: procfs::namespace(pid, "user"),
+        user_namespace: ids::namespace(pid, "user"),
         yama: yama_scope(),
     }
 }
@@ -342,12 +342,12 @@ fn read_target(pid: i32) -> Visibility {
         // SAFETY: signal 0 only asks whether the process exists and could be signalled.
         let result = unsafe { libc::kill(pid, 0) };
         let hidden = result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
-        let inside = || procfs::known_inside_as(pid);
+        let inside = || ids::known_inside_as(pid);
         return if hidden { Visibility::Hidden } else { Visibility::Gone { inside: inside() } };
     };
     let tracer = tracer(pid);
-    let mut uids = ids(pid, "Uid");
-    let mut gids = ids(pid, "Gid");
+    let mut uids = ids::users(pid);
+    let mut gids = ids::groups(pid);
     let dumpable = uids.get(1).and_then(|&uid| dumpable(pid, uid));
     // Real, effective, saved; the fourth is the filesystem id, which the kernel's check does not look at.
     uids.truncate(3);
@@ -362,7 +362,7 @@ fn read_target(pid: i32) -> Visibility {
         gids,
         permitted: capabilities(pid, "CapPrm"),
         dumpable,
-        user_namespace: procfs::namespace(pid, "user"),
+        user_namespace: ids::namespace(pid, "user"),
         namespace_below: is_namespace_below(pid),
         is_64_bit: is_64_bit(pid),
     })
@@ -379,11 +379,6 @@ fn tracer(tid: i32) -> Option<(i32, String)> {
 /// The process that traces heaptrace itself, and its name.
 pub fn own_tracer() -> Option<(i32, String)> {
     tracer(super::control::thread_id())
-}
-
-fn ids(pid: i32, key: &str) -> Vec<u32> {
-    let text = procfs::status_field(pid, key).unwrap_or_default();
-    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
 fn capabilities(pid: i32, key: &str) -> u64 {

@@ -17,13 +17,13 @@ use std::sync::OnceLock;
 /// another reason.
 pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
     let path = format!("/proc/{tid}/{file}");
-    injection::point(Call::Other).and_then(|()| std::fs::read(&path)).map_err(|source| unreadable(tid, path, source))
+    injection::point(Call::Other).and_then(|()| read_unsized(&path)).map_err(|source| unreadable(tid, path, source))
 }
 
-/// What a file under /proc holds that is read again and again, beside programs that need the processor: four calls of the kernel. [`std::fs::read`] makes nine, as it asks for the
-/// file's size, which is 0 there, and begins with a few bytes; of what was taken from a file it asks for no size.
-fn read_often(path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
-    let mut text = Vec::with_capacity(1024);
+/// What a file under /proc holds, by four calls of the kernel, as some are read again and again beside programs that need the processor. [`std::fs::read`] makes nine: it asks for
+/// the file's size, which is 0 there, and begins with a few bytes; of what was taken from a file it asks for no size.
+fn read_unsized(path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(4096);
     File::open(path)?.take(u64::MAX).read_to_end(&mut text)?;
     Ok(text)
 }
@@ -35,78 +35,6 @@ pub(super) fn unreadable(tid: i32, path: String, source: std::io::Error) -> Trac
         _ => TracerError::ProcFile { path, source },
     }
 }
-
-/// Makes sure that ids under /proc mean the processes that system calls mean by them. In a pid namespace of its own, with
-/// its parent's /proc, heaptrace would write to the memory of somebody else.
-///
-/// # Errors
-/// [`TracerError::ForeignProc`]
-pub fn require_own() -> Result<()> {
-    match std::fs::read_link("/proc/self") {
-        Ok(own) if own == Path::new(&std::process::id().to_string()) => Ok(()),
-        found => Err(TracerError::ForeignProc { mounted: found.is_ok() || Path::new("/proc/version").exists() }),
-    }
-}
-
-/// The id that process `pid` has in its own pid namespace. None if it is gone, or has no other than `pid`.
-pub fn pid_inside(pid: i32) -> Option<i32> {
-    let ids = status_field(pid, "NSpid")?;
-    ids.split_whitespace().next_back()?.parse().ok().filter(|&inside| inside != pid)
-}
-
-/// The id of process `pid` in the pid namespace of task `tid`, which is ours or one below.
-pub fn known_to(tid: i32, pid: i32) -> i32 {
-    // NSpid has one id for each level, from ours inwards.
-    let levels =
-        |task| status_field(task, "NSpid").map(|ids| ids.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-    let known =
-        levels(tid).zip(levels(pid)).and_then(|(tracer, ids)| ids.get(tracer.len().checked_sub(1)?)?.parse().ok());
-    known.unwrap_or(pid)
-}
-
-/// The processes that have the id `inside` in a pid namespace of their own, below ours, and another one in ours.
-pub fn known_inside_as(inside: i32) -> Vec<i32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let processes = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut found: Vec<i32> = processes.filter(|&pid| pid_inside(pid) == Some(inside)).collect();
-    found.sort_unstable();
-    found
-}
-
-/// Identity of a namespace (`user`, `pid`, …) of task `tid`: namespaces(7). None if it may not be seen.
-pub fn namespace(tid: i32, kind: &str) -> Option<u64> {
-    let link = std::fs::read_link(format!("/proc/{tid}/ns/{kind}")).ok()?;
-    link.to_str()?.split_once(":[")?.1.strip_suffix(']')?.parse().ok()
-}
-
-/// The pid namespace that the machine has begun with: PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h.
-pub const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-
-/// Whether heaptrace lives in the first pid namespace. True if that can't be told.
-pub fn is_in_first_pid_namespace() -> bool {
-    namespace_of_ours("pid").is_none_or(|namespace| namespace == FIRST_PID_NAMESPACE)
-}
-
-/// The same as [`namespace`], of ourselves.
-pub fn namespace_of_ours(kind: &str) -> Option<u64> {
-    namespace(i32::try_from(std::process::id()).ok()?, kind)
-}
-
-/// What our user `uid` is called outside of our user namespace; `uid` itself if that is not told.
-pub fn user_outside(uid: u32) -> u32 {
-    let ranges = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let translated = ranges.lines().find_map(|line| {
-        // as user_namespaces(7) has it: first id inside, first id outside, how many
-        let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
-        let (inside, outside, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
-        let index = uid.checked_sub(inside).filter(|&index| index < count)?;
-        outside.checked_add(index)
-    });
-    translated.unwrap_or(uid)
-}
-
-/// What users are called that have no id in our user namespace: /proc/sys/kernel/overflowuid, unless somebody has changed it.
-pub const OVERFLOW_USER: u32 = 65534;
 
 /// The mappings of the live task `tid`. Its process's own files under /proc are empty once the first thread has ended.
 ///
@@ -128,19 +56,6 @@ pub fn boot_id() -> String {
 pub fn effective_user() -> u32 {
     // SAFETY: geteuid has no preconditions.
     unsafe { libc::geteuid() }
-}
-
-/// Real, effective, saved and file system user id of task `tid`, in this order. None of them if it is gone.
-pub fn users(tid: i32) -> Vec<u32> {
-    let field = status_field(tid, "Uid").unwrap_or_default();
-    field.split_whitespace().filter_map(|id| id.parse().ok()).collect()
-}
-
-/// Whether user ids mean something else to heaptrace than to the machine: it lives in a user namespace.
-pub fn users_are_mapped() -> bool {
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let numbers: Vec<_> = map.split_whitespace().collect();
-    !numbers.is_empty() && numbers != ["0", "0", "4294967295"]
 }
 
 /// As [`status_field`], but tells a task that is gone (None) from a file that can't be read.
@@ -263,7 +178,7 @@ pub fn states(pid: i32, most: usize) -> States {
     let mut states = States::default();
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return states };
     for entry in entries.flatten().take(most) {
-        let Ok(text) = read_often(entry.path().join("stat")) else { continue };
+        let Ok(text) = read_unsized(entry.path().join("stat")) else { continue };
         let state = state_in(&text);
         states.all += usize::from(!matches!(state, None | Some(b'Z' | b'X')));
         match state {
@@ -278,7 +193,7 @@ pub fn states(pid: i32, most: usize) -> States {
 /// How many times process `pid` has read or written, and how many page faults it had that needed no disk: calls of the kernel that are
 /// counted. None if that can't be read.
 pub fn counted_kernel_calls(pid: i32) -> Option<(u64, u64)> {
-    let text = String::from_utf8(read_often(format!("/proc/{pid}/io")).ok()?).ok()?;
+    let text = String::from_utf8(read_unsized(format!("/proc/{pid}/io")).ok()?).ok()?;
     let calls = text.lines().filter_map(|line| line.strip_prefix("syscr: ").or(line.strip_prefix("syscw: ")));
     let calls = calls.filter_map(|count| count.parse::<u64>().ok()).fold(0, u64::saturating_add);
     Some((calls, stat_number(pid, 10)?))
@@ -297,7 +212,7 @@ pub fn stat_number(tid: i32, field: usize) -> Option<u64> {
 }
 
 fn stat_field(path: &str, field: usize) -> Option<u64> {
-    let text = injection::point(Call::Other).and_then(|()| read_often(path)).ok()?;
+    let text = injection::point(Call::Other).and_then(|()| read_unsized(path)).ok()?;
     // The command name stands in parentheses and may itself hold any byte: search from the end.
     let close = text.iter().rposition(|&b| b == b')')?;
     let mut fields = text.get(close + 1..)?.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty());
@@ -382,7 +297,7 @@ pub enum Position {
 /// Reads `/proc/PID/task/TID/syscall` (proc(5)): a blocked task's line ends in its stack pointer and program counter.
 pub fn position(pid: i32, tid: i32) -> Position {
     let path = format!("/proc/{pid}/task/{tid}/syscall");
-    let Ok(text) = injection::point(Call::Other).and_then(|()| read_often(path)) else {
+    let Ok(text) = injection::point(Call::Other).and_then(|()| read_unsized(path)) else {
         return Position::Unknown;
     };
     let text = String::from_utf8_lossy(&text);
@@ -399,7 +314,7 @@ pub fn position(pid: i32, tid: i32) -> Position {
 
 /// The number of the system call that a task sleeps in. None if it runs, or sleeps outside of system calls.
 pub fn system_call(pid: i32, tid: i32) -> Option<i64> {
-    let text = String::from_utf8(read_often(format!("/proc/{pid}/task/{tid}/syscall")).ok()?).ok()?;
+    let text = String::from_utf8(read_unsized(format!("/proc/{pid}/task/{tid}/syscall")).ok()?).ok()?;
     text.split_whitespace().next()?.parse().ok().filter(|number| *number >= 0)
 }
 

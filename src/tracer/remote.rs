@@ -8,7 +8,8 @@ pub mod function;
 
 use super::memory::TargetMemory;
 use super::procfs::{self, Position};
-use super::ptrace::{self, RESUME_FLAG, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
+use super::ptrace::{self, RESUME_FLAG, SYSTEM_CALL_STOP, Stopped, Waited};
+use super::rawregs::RawRegs;
 use super::status::WaitStatus;
 use super::{Result, TracerError, injection};
 use crate::addr::Addr;

@@ -11,7 +11,7 @@
 use super::code::write::write;
 use super::memory::TargetMemory;
 use super::procfs;
-use super::ptrace;
+use super::rawregs;
 use super::remote::Caller;
 use super::{Result, status::SIGTRAP};
 use crate::addr::Addr;
@@ -132,7 +132,7 @@ pub fn disturbance(pid: i32, tid: i32) -> Option<Disturbance> {
         b'T' => Some(Disturbance::Stopped),
         b'S' if procfs::has_deliverable_signal(tid) => None,
         b'S' => match procfs::system_call(pid, tid) {
-            Some(number) if !ptrace::ENDING_EARLY.contains(&number) => Some(Disturbance::Unnoticed),
+            Some(number) if !rawregs::ENDING_EARLY.contains(&number) => Some(Disturbance::Unnoticed),
             _ => Some(Disturbance::Longer),
         },
         _ => None,

@@ -7,7 +7,7 @@
 //! file tree. Sockets are named as the tracer sees itself; and by its pid namespace, where folders may be shared with others.
 
 use super::root::TargetRoot;
-use super::{TracerError, permission, planted, procfs};
+use super::{TracerError, ids, permission, planted, procfs};
 use crate::paths::below;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr};
@@ -235,7 +235,7 @@ impl ControlSocket {
         let pid = i32::try_from(std::process::id()).unwrap_or_default();
         let temporary = std::env::var_os("TMPDIR").map(PathBuf::from);
         let mut failure = io::Error::from(io::ErrorKind::NotFound);
-        let folders = folders(procfs::user_outside(user), temporary);
+        let folders = folders(ids::user_outside(user), temporary);
         for folder in &folders {
             match Self::bind_in(folder, user, pid) {
                 Ok(bound) => return Ok(bound),
@@ -259,7 +259,7 @@ impl ControlSocket {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         remove_abandoned(folder);
-        let path = folder.join(socket_name(pid, procfs::namespace_of_ours("pid")));
+        let path = folder.join(socket_name(pid, ids::namespace_of_ours("pid")));
         // What lies there was left by a process that had this id before.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -315,17 +315,17 @@ impl ControlSocket {
 /// # Errors
 /// [`AskError`]: there is none, or it may not be asked.
 pub fn connect_to_tracer_of(pid: i32) -> Result<TracerOf, AskError> {
-    procfs::require_own()?;
+    ids::require_own()?;
     let thread = match procfs::tracer_of(pid) {
         None => {
-            let outside = procfs::known_inside_as(pid);
+            let outside = ids::known_inside_as(pid);
             return Err(if outside.is_empty() {
                 AskError::NoProcess { pid }
             } else {
                 AskError::IdInside { pid, outside }
             });
         }
-        Some(0) => return Err(AskError::NotTraced { pid, contained: !procfs::is_in_first_pid_namespace() }),
+        Some(0) => return Err(AskError::NotTraced { pid, contained: !ids::is_in_first_pid_namespace() }),
         Some(thread) => thread,
     };
     // The kernel names the tracing thread.
@@ -335,13 +335,13 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<TracerOf, AskError> {
     let mut failure = AskError::OtherTracer { pid, tracer, name: procfs::comm(tracer) };
     let root = TargetRoot::of(tracer);
     let root = root.as_ref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
-    let name = socket_name(procfs::pid_inside(tracer).unwrap_or(tracer), procfs::namespace(tracer, "pid"));
+    let name = socket_name(ids::pid_inside(tracer).unwrap_or(tracer), ids::namespace(tracer, "pid"));
     let folders = folders(user, temporary_folder_of(tracer));
     for folder in &folders {
         match connect(&below(&root, folder).join(&name)) {
             // A name may lead anywhere: it is the kernel that says who listens.
             Ok(stream) if peer(&stream).is_ok_and(|peer| peer.pid == tracer) => {
-                let known_as = procfs::known_to(tracer, pid);
+                let known_as = ids::known_to(tracer, pid);
                 return Ok(TracerOf { conversation: Conversation::new(stream), known_as, pid, thread });
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -400,7 +400,7 @@ fn folders(user: u32, temporary: Option<PathBuf>) -> Vec<PathBuf> {
 /// The name of the socket of process `pid` of a pid namespace.
 fn socket_name(pid: i32, namespace: Option<u64>) -> String {
     match namespace {
-        Some(namespace) if namespace != procfs::FIRST_PID_NAMESPACE => format!("{pid}-{namespace}.sock"),
+        Some(namespace) if namespace != ids::FIRST_PID_NAMESPACE => format!("{pid}-{namespace}.sock"),
         _ => format!("{pid}.sock"),
     }
 }
@@ -461,7 +461,7 @@ fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
 /// Our own user and root may ask. Seen from a container, users outside have one id in common, the "overflow" one, and
 /// processes outside none: who has come through our folder nevertheless is root there.
 fn may_ask(peer: &libc::ucred) -> bool {
-    let is_outside = peer.uid == procfs::OVERFLOW_USER && peer.pid == 0 && procfs::users_are_mapped();
+    let is_outside = peer.uid == ids::OVERFLOW_USER && peer.pid == 0 && ids::users_are_mapped();
     peer.uid == procfs::effective_user() || peer.uid == 0 || is_outside
 }
 

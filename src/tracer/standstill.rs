@@ -3,7 +3,8 @@
 //! All threads are seized and told to stop. System calls that this ends early are made once more (signal(7)). The threads of a process that heaptrace traces are stopped
 //! elsewhere: by the session, which answers their stops.
 
-use super::ptrace::{self, RawRegs, Stopped, Waited};
+use super::ptrace::{self, Stopped, Waited};
+use super::rawregs::RawRegs;
 use super::status::{Event, WaitStatus};
 use super::{Result, TracerError, injection, procfs, seize};
 use crate::arch::xsave::VectorWord;

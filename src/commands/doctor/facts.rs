@@ -4,7 +4,7 @@ use crate::elf::Elf;
 use crate::tracer::guardian::orphan::{Looked, Orphan};
 use crate::tracer::jump::region;
 use crate::tracer::probe::{self, CodeAccess, StopCost, TraceCheck};
-use crate::tracer::{permission, procfs};
+use crate::tracer::{ids, permission, procfs};
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 
@@ -92,9 +92,9 @@ pub(super) fn gather(debug_dirs: &[PathBuf]) -> Facts {
     };
     Facts {
         kernel: procfs::kernel_release(),
-        proc: procfs::require_own().err().map(|error| error.to_string()),
+        proc: ids::require_own().err().map(|error| error.to_string()),
         settings: Path::new("/proc/sys/kernel").exists(),
-        contained: procfs::users_are_mapped(),
+        contained: ids::users_are_mapped(),
         yama: permission::yama_scope(),
         privileged: permission::has_ptrace_capability(own),
         seccomp: procfs::status_number(own, "Seccomp"),
@@ -145,7 +145,7 @@ pub(super) fn leftovers(pid: i32) -> Leftovers {
 }
 
 fn trial() -> Trial {
-    if procfs::require_own().is_err() {
+    if ids::require_own().is_err() {
         return Trial::NotMade;
     }
     match probe::try_trace() {

@@ -10,7 +10,8 @@ use crate::session::stop::Action;
 use crate::session::stops::Stops;
 use crate::session::tasks::Role;
 use crate::session::trap::pass_trap_to;
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, files, procfs};
 
 /// PTRACE_TRACEME of <sys/ptrace.h>.

@@ -8,7 +8,8 @@ use crate::session::process::Process;
 use crate::session::slots::Slot;
 use crate::session::stop::Stop;
 use crate::session::trap::{leave_pad, pass_trap_to};
-use crate::tracer::ptrace::{RESUME_FLAG, RawRegs, SYSTEM_CALL_STOP, Stopped};
+use crate::tracer::ptrace::{RESUME_FLAG, SYSTEM_CALL_STOP, Stopped};
+use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use crate::tracer::{Result, procfs};
 

@@ -21,7 +21,8 @@ use crate::session::stop::Action;
 use crate::session::stops::Stops;
 use crate::tracer::Result;
 use crate::tracer::code::write::write_word;
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 
 const LOST: &str =
     "a thread was not as heaptrace's own code leaves it: has the program written to memory that belongs to heaptrace?";

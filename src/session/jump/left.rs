@@ -9,7 +9,8 @@ use crate::session::process::Process;
 use crate::session::space::LeftRegion;
 use crate::tracer::Result;
 use crate::tracer::jump::region;
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 
 impl Process {
     /// `thread` has stopped, and all threads are where `standing` says: gives back what nobody needs. `resume`: where the thread goes on.

@@ -8,7 +8,8 @@ use crate::memory::ReadMemory;
 use crate::session::process::Process;
 use crate::tracer::Result;
 use crate::tracer::jump::region;
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 
 impl Process {
     /// A thread stands at the entry of mlockall(2): all calls are seen at stops from here on, and all is unmapped but the cells, through which calls in progress return. Where

@@ -28,7 +28,8 @@ use crate::tracer::Result;
 use crate::tracer::code::write::{Threads, write_word};
 use crate::tracer::jump::region::{Region, SetUpError};
 use crate::tracer::jump::routine;
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 use rustc_hash::FxHashMap;
 use std::time::{Duration, Instant};
 

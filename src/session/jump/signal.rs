@@ -18,7 +18,8 @@ use crate::session::stop::Action;
 use crate::session::stops::Stops;
 use crate::tracer::Result;
 use crate::tracer::code::write::write_word;
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::{SIGBUS, SIGILL, SIGSEGV};
 
 /// `push r64` without and with a prefix for r8 to r15.

@@ -5,7 +5,7 @@ use super::findings::Findings;
 use crate::tracer::code::TargetCode;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::{Result, procfs};
+use crate::tracer::{Result, ids};
 use std::collections::BTreeSet;
 
 impl AddressSpace {
@@ -42,7 +42,7 @@ impl AddressSpace {
             objects: self.objects.clone(),
             // The child asks for those itself: it has not yet been told of them.
             awaited_frames: Vec::new(),
-            pid_inside: procfs::pid_inside(child),
+            pid_inside: ids::pid_inside(child),
             root: self.root.clone(),
             aside_for: BTreeSet::new(),
         };

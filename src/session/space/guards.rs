@@ -6,7 +6,8 @@ use super::jumps::Candidate;
 use super::probes::{Deferred, GUARD_TAG, ToPlace};
 use crate::addr::{Addr, FunctionId};
 use crate::tracer::Result;
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 
 /// A guard is no function of an allocator: no table knows it.
 const NO_FUNCTION: FunctionId = FunctionId(u16::MAX);

@@ -7,7 +7,8 @@ use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::select::EntryPoint;
 use crate::allocators::{AllocatorTable, Family, Kind};
 use crate::breakpoints::{Engine, Probe, Purpose};
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, TracerError};
 
 /// What is placed at an address once a thread stands at a breakpoint: its probe needs a pad, and there was no room for

@@ -9,7 +9,8 @@ use crate::breakpoints::Purpose;
 use crate::elf::{Elf, base_name};
 use crate::frameworks::{Hook, Told, hook, told};
 use crate::tracer::Result;
-use crate::tracer::ptrace::{RawRegs, Stopped};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 
 /// The functions of frameworks in an object.
 pub(super) fn hooks(elf: &Elf<'_>) -> Vec<(ObjAddr, Hook)> {

@@ -8,7 +8,7 @@ use super::probes::{Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias};
 use crate::tracer::Result;
 use crate::tracer::files::Executed;
-use crate::tracer::ptrace::RawRegs;
+use crate::tracer::rawregs::RawRegs;
 
 impl AddressSpace {
     /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too),

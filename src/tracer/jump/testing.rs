@@ -14,7 +14,7 @@ use crate::jump::shared::{Shared, lies_inside};
 use crate::jump::stub::{BACK, STUB_SIZE, STUBS, Stub, assemble};
 use crate::jump::undo::{Code, Place};
 use crate::memory::ReadMemory;
-use crate::tracer::ptrace::RawRegs;
+use crate::tracer::rawregs::RawRegs;
 use std::ops::Range;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 //! Finding a process by its name (`--by-name`).
 
-use crate::tracer::procfs;
+use crate::tracer::{ids, procfs};
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
@@ -82,7 +82,7 @@ pub fn find_by_name(name: &str) -> Result<i32, ByNameError> {
 /// # Errors
 /// If /proc can't be read.
 pub fn all_processes() -> Result<Vec<i32>, ByNameError> {
-    procfs::require_own().map_err(|error| ByNameError::Proc(error.to_string()))?;
+    ids::require_own().map_err(|error| ByNameError::Proc(error.to_string()))?;
     let own = i32::try_from(std::process::id()).unwrap_or_default();
     let mut pids = procfs::processes().map_err(|error| ByNameError::Proc(error.to_string()))?;
     pids.retain(|&pid| pid != own);

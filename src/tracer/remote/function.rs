@@ -7,7 +7,8 @@
 use crate::addr::Addr;
 use crate::maps::Mapping;
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::ptrace::{self, RawRegs, SYSTEM_CALL_STOP, Stopped, Waited};
+use crate::tracer::ptrace::{self, SYSTEM_CALL_STOP, Stopped, Waited};
+use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::{Result, TracerError, injection};
 use std::time::{Duration, Instant};
