@@ -19,8 +19,8 @@ const EARLY_INTERVAL: Duration = Duration::from_millis(10);
 
 const EARLY: Duration = Duration::from_secs(1);
 
-/// At a program that was attached to it is looked when this part of the time since then has passed again: a twentieth.
-const SHARE: u32 = 20;
+/// At a program that was attached to it is looked when this part of the time since then has passed again: a tenth.
+const SHARE: u32 = 10;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -300,7 +300,7 @@ mod tests {
             [0, 100, 400, 999, 1000, 5000].map(|ms| interval(launched, Duration::from_millis(ms)).as_millis())
         };
         assert_eq!(intervals(true), [10, 10, 10, 10, 100, 100]);
-        assert_eq!(intervals(false), [10, 10, 20, 49, 50, 100]);
+        assert_eq!(intervals(false), [10, 10, 40, 99, 100, 100]);
     }
 
     #[test]

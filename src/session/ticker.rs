@@ -2,20 +2,24 @@
 
 use super::Session;
 use super::jump::Drained;
+use super::process::Process;
 use crate::tracer::alarm::Alarm;
 use std::time::{Duration, Instant};
 
-/// How often while records come, at least.
-const BUSY: Duration = Duration::from_millis(1);
-/// The same where blocks are sampled, which is done to take little. Each time takes some 35 µs, most of them to wake up, and where no processor is free the program waits for them.
+/// How often while records come, at least. Each time takes some 50 µs besides the records, most of them to wake up, and where no processor is free the program waits for them.
+const BUSY: Duration = Duration::from_millis(2);
+/// The same where blocks are sampled, which is done to take little.
 const BUSY_SAMPLING: Duration = Duration::from_millis(5);
-/// The same where no more than [`FEW`] come in it, on average since the last tick. Copies of stacks fill their slots sooner than that: see `Jump::note_pace`.
-const SPARSE_SAMPLING: Duration = Duration::from_millis(20);
+/// The same where no more than [`FEW`] come in it, on average since the last tick; half of it and so on where more do. Copies of stacks fill their slots sooner than that: see
+/// `Jump::note_pace`.
+const SPARSE_SAMPLING: Duration = Duration::from_millis(40);
 /// See [`SPARSE_SAMPLING`].
 const FEW: u64 = 32;
+/// How often where the rings are waited for without sleep, but no processor is left for that.
+const UNSLEPT: Duration = Duration::from_millis(1);
 /// How often at most. To tick more often would not help: in a virtual machine it takes 0.1 ms to wake up.
 const MOST: Duration = Duration::from_micros(250);
-/// How often while none come.
+/// How often while none come, at most.
 const IDLE: Duration = Duration::from_millis(20);
 /// After so many ticks without a record.
 const PATIENCE: u32 = 10;
@@ -39,7 +43,7 @@ impl Pace {
     /// For rings of which the fastest was drained at `drained`, and takes so long to be half full. `busy` is the longest period.
     fn of(until_half: Duration, drained: Instant, busy: Duration) -> Self {
         if until_half < FAST {
-            return Self::At(drained + (until_half / 2).min(LOOK), BUSY);
+            return Self::At(drained + (until_half / 2).min(LOOK), UNSLEPT);
         }
         // in steps, so that the timer is seldom set anew
         let mut period = busy;
@@ -56,18 +60,15 @@ impl Pace {
     }
 }
 
-/// The longest period where `records` have come in the time that has `passed` since the last tick.
-fn longest_period(is_sampled: bool, records: u64, passed: Duration) -> Duration {
-    if !is_sampled {
-        BUSY
-    } else if passed.is_zero() {
-        // the first tick: each stack is new
-        BUSY_SAMPLING
-    } else if u128::from(records) * SPARSE_SAMPLING.as_nanos() <= u128::from(FEW) * passed.as_nanos() {
-        SPARSE_SAMPLING
-    } else {
-        BUSY_SAMPLING
+/// The longest period of sampled calls, of which `records` have come in the time that has `passed` since the last tick: twice that of `before` at most, as one short time tells little.
+/// None has passed at the first tick, at which each stack is new.
+fn longest_period(records: u64, passed: Duration, before: Duration) -> Duration {
+    let come = |period: Duration| u128::from(records) * period.as_nanos() / passed.as_nanos().max(1);
+    let mut period = if passed.is_zero() { BUSY_SAMPLING } else { SPARSE_SAMPLING.min(before * 2) };
+    while period > BUSY_SAMPLING && come(period) > u128::from(FEW) {
+        period /= 2;
     }
+    period
 }
 
 /// See the module's head.
@@ -77,6 +78,8 @@ pub(super) struct Ticker {
     last: Option<Instant>,
     /// Ticks in a row without a record.
     idle: u32,
+    /// The last [`longest_period`].
+    longest: Duration,
     pace: Pace,
     /// Until when the rings are expected to fill fast again.
     fast_until: Option<Instant>,
@@ -85,7 +88,15 @@ pub(super) struct Ticker {
 
 impl Default for Ticker {
     fn default() -> Self {
-        Self { alarm: None, last: None, idle: 0, pace: Pace::Tick(BUSY), fast_until: None, woken: false }
+        Self {
+            alarm: None,
+            last: None,
+            idle: 0,
+            longest: BUSY_SAMPLING,
+            pace: Pace::Tick(BUSY),
+            fast_until: None,
+            woken: false,
+        }
     }
 }
 
@@ -111,20 +122,26 @@ impl Ticker {
                 at
             }
             Pace::Tick(period) if self.fast_until.is_some_and(|moment| began < moment) => {
-                Pace::At(began + LOOK, period)
+                Pace::At(began + LOOK, period.min(UNSLEPT))
             }
             tick @ Pace::Tick(_) => tick,
         }
     }
 
-    /// Whether it is time.
-    fn is_due(&mut self) -> bool {
+    /// Whether it is time. Since the last tick a stop may have shown that rings fill faster than it was thought: half of the fastest in `until_half`.
+    fn is_due(&mut self, until_half: Duration) -> bool {
         let woken = std::mem::take(&mut self.woken);
-        let is_late = |period| self.last.is_none_or(|last| last.elapsed() >= period);
+        let is_late = |period: Duration| self.last.is_none_or(|last| last.elapsed() >= period.min(until_half));
         match self.pace {
             Pace::Tick(period) => woken || is_late(period),
             Pace::At(moment, _) => Instant::now() >= moment,
         }
+    }
+
+    /// No process is on the engine: the next one's first records are of new stacks again.
+    fn begin_anew(&mut self) {
+        self.set(None);
+        *self = Self::default();
     }
 
     /// Sets the timer, or stops it.
@@ -150,30 +167,36 @@ impl Session {
     /// Drains what there is, if it is time.
     pub(super) fn tick(&mut self) {
         if !self.processes.iter().any(|process| process.jump.on().is_some()) {
-            self.ticker.pace = Pace::Tick(BUSY);
-            self.ticker.set(None);
+            self.ticker.begin_anew();
             return;
         }
-        if self.ticker.is_due() {
+        if self.ticker.is_due(self.until_half_full()) {
             let began = Instant::now();
             let mut records = 0;
-            let mut until_half = Duration::MAX;
             for process in self.processes.iter_mut() {
                 process.drain(Drained::There);
                 records += process.take_record_count();
-                until_half = until_half.min(process.until_half_full());
                 process.govern();
             }
+            let until_half = self.until_half_full();
             // of looks, ten are soon over
             let is_look = matches!(self.ticker.pace, Pace::At(..));
             self.ticker.idle = if records > 0 { 0 } else { self.ticker.idle.saturating_add(u32::from(!is_look)) };
             let passed = self.ticker.last.map_or(Duration::ZERO, |last| began.duration_since(last));
-            let busy = longest_period(self.common.settings.sample_interval > 0, records, passed);
+            let before = if is_look { BUSY_SAMPLING / 2 } else { self.ticker.longest };
+            self.ticker.longest = longest_period(records, passed, before);
+            let busy = if self.common.settings.sample_interval > 0 { self.ticker.longest } else { BUSY };
             self.ticker.pace = self.ticker.pace_after(until_half, began, busy);
             self.ticker.last = Some(began);
         }
-        let period = if self.ticker.idle > PATIENCE { IDLE } else { self.ticker.pace.period() };
+        let period = self.ticker.pace.period();
+        let period = if self.ticker.idle > PATIENCE { period.max(IDLE) } else { period };
         self.ticker.set(Some(period));
+    }
+
+    /// After which time the fastest thread of all will have filled half of its ring.
+    fn until_half_full(&self) -> Duration {
+        self.processes.iter().map(Process::until_half_full).min().unwrap_or(Duration::MAX)
     }
 }
 
@@ -185,9 +208,12 @@ mod tests {
     fn rings_are_drained_as_often_as_they_fill() {
         let us = Duration::from_micros;
         let now = Instant::now();
-        let paces = [(5000, Pace::Tick(us(1000))), (1000, Pace::Tick(us(1000))), (999, Pace::Tick(us(500)))];
-        let fast =
-            [(400, Pace::Tick(us(250))), (300, Pace::At(now + us(100), BUSY)), (60, Pace::At(now + us(30), BUSY))];
+        let paces = [(5000, Pace::Tick(us(2000))), (2000, Pace::Tick(us(2000))), (1999, Pace::Tick(us(1000)))];
+        let fast = [
+            (400, Pace::Tick(us(250))),
+            (300, Pace::At(now + us(100), UNSLEPT)),
+            (60, Pace::At(now + us(30), UNSLEPT)),
+        ];
         for (until_half, expected) in paces.into_iter().chain(fast) {
             assert_eq!(Pace::of(us(until_half), now, BUSY), expected, "half full after {until_half} us");
         }
@@ -201,31 +227,45 @@ mod tests {
             let pace = Pace::of(us(until_half), now, BUSY_SAMPLING).period();
             assert_eq!(pace.as_micros(), expected, "half full after {until_half} us");
         }
-        assert_eq!(Pace::of(us(60), now, BUSY_SAMPLING), Pace::At(now + us(30), BUSY));
+        assert_eq!(Pace::of(us(60), now, BUSY_SAMPLING), Pace::At(now + us(30), UNSLEPT));
     }
 
     #[test]
     fn few_sampled_blocks_are_waited_for_longest() {
         let ms = Duration::from_millis;
-        let rates = [(0, 5), (8, 5), (9, 5), (32, 20), (33, 20), (0, 0), (1, 3000)];
-        let periods = rates.map(|(records, passed)| longest_period(true, records, ms(passed)).as_millis());
-        assert_eq!(periods, [20, 20, 5, 20, 5, 5, 20]);
-        assert_eq!(longest_period(false, 0, ms(20)), BUSY);
+        let period = |records, passed, before| longest_period(records, ms(passed), ms(before)).as_millis();
+        let rates = [(0, 5), (4, 5), (5, 5), (16, 20), (33, 20), (100, 5), (0, 0), (9, 0), (1, 3000)];
+        assert_eq!(rates.map(|(records, passed)| period(records, passed, 40)), [40, 40, 20, 40, 10, 5, 5, 5, 40]);
+        assert_eq!([5, 10, 20, 40].map(|before| period(0, 20, before)), [10, 20, 40, 40], "step by step");
+        assert_eq!(longest_period(0, Duration::from_micros(100), BUSY_SAMPLING / 2), BUSY_SAMPLING, "after a look");
     }
 
     #[test]
     fn after_a_burst_the_rings_are_looked_at_for_a_while() {
         let us = Duration::from_micros;
         let (mut ticker, began) = (Ticker::default(), Instant::now());
-        assert_eq!(ticker.pace_after(us(1000), began, BUSY), Pace::Tick(BUSY), "there was none yet");
-        assert_eq!(ticker.pace_after(us(60), began, BUSY), Pace::At(began + us(30), BUSY));
+        assert_eq!(ticker.pace_after(us(2000), began, BUSY), Pace::Tick(BUSY), "there was none yet");
+        assert_eq!(ticker.pace_after(us(60), began, BUSY), Pace::At(began + us(30), UNSLEPT));
         let later = began + LINGER - us(1);
-        assert_eq!(ticker.pace_after(us(5000), later, BUSY), Pace::At(later + LOOK, BUSY));
+        assert_eq!(ticker.pace_after(us(5000), later, SPARSE_SAMPLING), Pace::At(later + LOOK, UNSLEPT));
         assert_eq!(
             ticker.pace_after(us(400), later, BUSY),
             Pace::At(later + LOOK, us(250)),
             "as often, without a processor"
         );
         assert_eq!(ticker.pace_after(us(5000), began + LINGER, BUSY), Pace::Tick(BUSY));
+    }
+
+    #[test]
+    fn what_a_stop_shows_of_the_pace_counts_at_once() {
+        let us = Duration::from_micros;
+        let mut ticker = Ticker { pace: Pace::Tick(SPARSE_SAMPLING), ..Ticker::default() };
+        assert!(ticker.is_due(Duration::MAX), "the first tick");
+        ticker.last = Instant::now().checked_sub(us(900));
+        assert!(!ticker.is_due(Duration::MAX));
+        assert!(ticker.is_due(us(800)));
+        ticker.wake();
+        assert!(ticker.is_due(Duration::MAX));
+        assert!(!ticker.is_due(Duration::MAX), "once");
     }
 }
