@@ -183,6 +183,7 @@ impl Session {
             let is_look = matches!(self.ticker.pace, Pace::At(..));
             self.ticker.idle = if records > 0 { 0 } else { self.ticker.idle.saturating_add(u32::from(!is_look)) };
             let passed = self.ticker.last.map_or(Duration::ZERO, |last| began.duration_since(last));
+            // what comes between looks tells least
             let before = if is_look { BUSY_SAMPLING / 2 } else { self.ticker.longest };
             self.ticker.longest = longest_period(records, passed, before);
             let busy = if self.common.settings.sample_interval > 0 { self.ticker.longest } else { BUSY };
