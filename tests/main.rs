@@ -1,7 +1,7 @@
 //! The integration tests, in one binary.
 //!
 //! `support` builds the fixtures and runs programs with and without heaptrace; `suite` holds the tests, one file per
-//! topic. A test that stands for a scenario of the hazard list carries its id in its name (`t16_…`).
+//! topic. A test that stands for a scenario of `tests/SCENARIOS.md` carries its id in its name (`t16_…`).
 
 #![allow(
     clippy::unwrap_used,

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+mod scenarios;
+
 /// Which modules of this crate each module may name: such as stand further up. Parts of a module (`unwinder/…`) count as the module.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("addr", &[]),
