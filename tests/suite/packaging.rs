@@ -101,7 +101,9 @@ fn clean_root(root: &Path, packages: &[&str]) {
     for link in ["lib", "lib64", "bin", "sbin"] {
         std::os::unix::fs::symlink(format!("usr/{link}"), root.join(link)).unwrap();
     }
-    for file in out_of(Command::new("dpkg-query").arg("--listfiles").args(packages)).lines().map(Path::new) {
+    // of another architecture the machine may have packages of the same names
+    let packages: Vec<String> = packages.iter().map(|package| format!("{package}:amd64")).collect();
+    for file in out_of(Command::new("dpkg-query").arg("--listfiles").args(&packages)).lines().map(Path::new) {
         // links stay links, to what comes from the same packages
         let is_file = fs::symlink_metadata(file).is_ok_and(|found| !found.is_dir());
         if is_file && !file.starts_with("/usr/share") {
@@ -110,7 +112,7 @@ fn clean_root(root: &Path, packages: &[&str]) {
             out_of(Command::new("cp").arg("-dp").arg(file).arg(&to));
         }
     }
-    fs::write(root.join("var/lib/dpkg/status"), out_of(Command::new("dpkg-query").arg("--status").args(packages)))
+    fs::write(root.join("var/lib/dpkg/status"), out_of(Command::new("dpkg-query").arg("--status").args(&packages)))
         .unwrap();
 }
 

@@ -10,10 +10,10 @@ use std::ffi::{OsStr, OsString};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Serializes builds within this process; other processes are kept apart by rename.
-static BUILDING: Mutex<()> = Mutex::new(());
+/// One lock a file that is built, within this process; other processes are kept apart by rename.
+static BUILDING: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 /// The folder of the fixtures' sources.
 pub fn source_dir() -> PathBuf {
@@ -160,7 +160,11 @@ fn build_by(c_compiler: &str, name: &str, file: &str, extra: &[OsString]) -> Pat
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures").join(format!("{:016x}", hasher.finish()));
     let path = folder.join(file);
 
-    let _guard = BUILDING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let lock = {
+        let mut building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+        building.entry(path.clone()).or_default().clone()
+    };
+    let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
     if let Ok(built) = std::fs::File::open(&path) {
         let modified = |file: &std::fs::File| file.metadata().and_then(|about| about.modified()).unwrap();
         let source = modified(&std::fs::File::open(&source).unwrap());
@@ -188,7 +192,7 @@ fn build_by(c_compiler: &str, name: &str, file: &str, extra: &[OsString]) -> Pat
 /// What a compiler says of its version; empty if it is not there, which its use will tell.
 fn version(compiler: &OsStr) -> Vec<u8> {
     static KNOWN: Mutex<BTreeMap<OsString, Vec<u8>>> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let ask = || Command::new(compiler).arg("--version").output().map(|output| output.stdout).unwrap_or_default();
     known.entry(compiler.to_owned()).or_insert_with(ask).clone()
 }
