@@ -6,6 +6,7 @@
 
 pub mod affinity;
 pub mod alarm;
+pub mod chain;
 pub mod code;
 pub mod control;
 pub mod copy;
@@ -77,6 +78,14 @@ pub enum TracerError {
         tid: i32,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// The process traces heaptrace, or what traces that: see [`chain`].
+    #[error("{}", chain::describe(*pid, way))]
+    OwnTracer {
+        /// The process.
+        pid: i32,
+        /// The tracer of heaptrace, that one's tracer, and so on to the process; each with its name, empty if unknown.
+        way: Vec<(i32, String)>,
     },
     /// A file under /proc could not be read.
     #[error("could not read {path}: {source}")]

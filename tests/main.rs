@@ -73,6 +73,7 @@ mod suite {
     mod objects;
     mod occasions;
     mod outputs;
+    mod own_chain;
     mod packaging;
     mod pairing;
     mod pertest;

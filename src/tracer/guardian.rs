@@ -44,6 +44,11 @@ pub const PINNED: &str = "pinned";
 /// the guardian with them.
 const NAME: &str = "guardian";
 
+/// Whether a process with this command line is one.
+pub(super) fn is_guardian(command_line: &[String]) -> bool {
+    matches!(command_line, [name, command, ..] if name == NAME && command == COMMAND)
+}
+
 /// How long the tracer waits for a guardian that does not read, in seconds, before it goes on without.
 const PATIENCE: i64 = 2;
 

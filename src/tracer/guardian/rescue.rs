@@ -13,7 +13,7 @@ use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::remote::Caller;
 use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
 use crate::tracer::status::{SIGTRAP, WaitStatus};
-use crate::tracer::{Result, TracerError, control};
+use crate::tracer::{Result, TracerError, chain, control};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
@@ -352,6 +352,7 @@ impl Space {
 
     /// The kernel lets this wait for the end of an exec, which may wait for threads that have to end, and are ours.
     fn seize_alone(&self, tid: i32) -> Result<()> {
+        chain::require_outside(self.pid)?;
         let _alarm = Alarm::every(10 * PAUSE)?;
         let began = Instant::now();
         while !ptrace::seize_unless_interrupted(tid, 0)? {
