@@ -61,6 +61,7 @@ mod suite {
     mod jump;
     mod jump_told;
     mod kept_profiles;
+    mod kept_signals;
     mod kept_traces;
     mod launch;
     mod leaks;
