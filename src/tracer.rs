@@ -11,6 +11,7 @@ pub mod code;
 pub mod control;
 pub mod copy;
 pub mod cputime;
+pub mod disturbance;
 pub mod execevents;
 pub mod faults;
 pub mod files;

@@ -20,6 +20,7 @@ mod suite {
     mod allocators;
     mod anomalies;
     mod architecture;
+    mod asleep;
     mod attach;
     mod awkward;
     mod binaries;
