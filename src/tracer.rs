@@ -23,6 +23,7 @@ pub mod launch;
 pub mod libunwind;
 pub mod limits;
 pub mod memory;
+pub mod orphans;
 pub mod pagemap;
 pub mod permission;
 pub mod pressure;

@@ -74,6 +74,7 @@ mod suite {
     mod modules;
     mod objects;
     mod occasions;
+    mod orphans;
     mod outputs;
     mod own_chain;
     mod packaging;

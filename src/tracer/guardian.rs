@@ -15,6 +15,7 @@ mod record;
 mod rescue;
 
 use super::memory::TargetMemory;
+use super::orphans;
 use super::ptrace;
 use super::sigtrap_fallback::SigtrapFallback;
 use super::{Result, TracerError};
@@ -145,6 +146,7 @@ fn start_process(pinned: bool) -> Result<(Child, OwnedFd)> {
     }
     let child =
         command.spawn().map_err(|source| TracerError::Own { operation: "start the guardian process", source })?;
+    orphans::note_own(child.id().cast_signed());
     Ok((child, ours))
 }
 
