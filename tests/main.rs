@@ -82,6 +82,7 @@ mod suite {
     mod pertest;
     mod pipes;
     mod pprof;
+    mod private_source;
     mod processes;
     mod pushing;
     mod python;
