@@ -9,7 +9,7 @@ use crate::profile::build::{BuildInput, LeakInput, LoadedModule, TestInput, buil
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::sources::Lines;
+use crate::sources::{Lines, Readers};
 use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
 use crate::trace::metadata::Names;
 use crate::tracer::root::TargetRoot;
@@ -333,7 +333,9 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     }
     // a path of another root folder means another file here
     let may_read = wanted.source && !wanted.elsewhere && root == Path::new("/") && wanted.sysroot.is_none();
-    profile.find_object_types(&mut |module, file, line| may_read.then(|| lines.line(module, file, line))?);
+    let mut users = Readers::default();
+    profile.meta.process.users.iter().for_each(|user| users.add(*user));
+    profile.find_object_types(&mut |module, file, line| may_read.then(|| lines.line(module, file, line, &users))?);
     drop(symbolizer);
     known.lines = lines;
     profile

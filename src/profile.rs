@@ -7,6 +7,7 @@ use self::course::Course;
 use crate::addr::{Addr, ModuleId};
 use crate::sampling;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -101,6 +102,8 @@ pub struct ProcessInfo {
     pub started_at: SystemTime,
     /// Whether the process belonged to another user than heaptrace's: its heap is not for everybody to read.
     pub of_another_user: bool,
+    /// Other users than heaptrace's that it belonged to, or that have written what is known of it.
+    pub users: BTreeSet<u32>,
     /// How the program ended; None if it lives on.
     pub exit: Option<Exit>,
     /// The most memory that the last image had resident; None if it is not known, or of several processes.

@@ -1,8 +1,11 @@
 //! Source files, as far as they are here and may be shown.
 //!
 //! A path comes from the debug information of the program, or from a profile that somebody else has written: only what has a name as source code has,
-//! and none as secrets have, is read.
+//! and none as secrets have, is read, and only what its [readers](Readers) may read, too.
 
+mod readers;
+
+pub use readers::Readers;
 use rustc_hash::FxHashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -39,9 +42,9 @@ const MOST_TEXT: usize = 32 << 20;
 #[derive(Debug, Default)]
 pub struct Lines {
     /// What they hold; None: it may not be read.
-    texts: FxHashMap<String, Option<Text>>,
-    /// When the modules' files were changed last.
-    built: FxHashMap<PathBuf, Option<SystemTime>>,
+    texts: FxHashMap<(String, Readers), Option<Text>>,
+    /// When the modules' files were changed last, and who can have written their debug information.
+    built: FxHashMap<PathBuf, (Option<SystemTime>, Readers)>,
     /// So much text is kept.
     kept: usize,
 }
@@ -55,8 +58,8 @@ struct Text {
 }
 
 impl Text {
-    fn of(path: &Path) -> io::Result<Self> {
-        let (text, modified) = text_of(path)?;
+    fn of(path: &Path, readers: &Readers) -> io::Result<Self> {
+        let (text, modified) = text_of(path, readers)?;
         let ends = text.bytes().zip(1u32..).filter(|(byte, _)| *byte == b'\n').map(|(_, end)| end);
         Ok(Self { starts: std::iter::once(0).chain(ends).collect(), text, modified })
     }
@@ -68,20 +71,25 @@ impl Text {
 }
 
 impl Lines {
-    /// A line of a file that module `module` was made of, if that is not younger than the module.
-    pub fn line(&mut self, module: &Path, file: &str, line: u32) -> Option<String> {
-        if !self.texts.contains_key(file) {
+    /// A line of a file that module `module` was made of, if that is not younger than the module. `users`: those of the process.
+    pub fn line(&mut self, module: &Path, file: &str, line: u32, users: &Readers) -> Option<String> {
+        let of = |module: &PathBuf| {
+            (std::fs::metadata(module).and_then(|of| of.modified()).ok(), Readers::default().of_module(module))
+        };
+        let (built, readers) = self.built.entry(module.to_owned()).or_insert_with_key(of);
+        let mut readers = readers.clone();
+        readers.join(users);
+        let key = (file.to_owned(), readers);
+        if !self.texts.contains_key(&key) {
             if self.texts.len() >= MOST_FILES || self.kept >= MOST_TEXT {
                 return None;
             }
-            let text = Text::of(Path::new(file)).ok();
+            let text = Text::of(Path::new(file), &key.1).ok();
             self.kept += text.as_ref().map_or(0, |text| text.text.len());
-            self.texts.insert(file.to_owned(), text);
+            self.texts.insert(key.clone(), text);
         }
-        let text = self.texts.get(file)?.as_ref()?;
-        let of = |module: &PathBuf| std::fs::metadata(module).and_then(|of| of.modified()).ok();
-        let built = *self.built.entry(module.to_owned()).or_insert_with_key(of);
-        if doubt(built, text.modified).is_some() {
+        let text = self.texts.get(&key)?.as_ref()?;
+        if doubt(*built, text.modified).is_some() {
             return None;
         }
         text.line(line).map(str::to_owned)
@@ -101,8 +109,8 @@ pub fn doubt(built: Option<SystemTime>, modified: SystemTime) -> Option<&'static
 ///
 /// # Errors
 /// It is not here, can't be read, or must not be.
-pub fn text_of(path: &Path) -> io::Result<(String, SystemTime)> {
-    let file = opened(path)?;
+pub fn text_of(path: &Path, readers: &Readers) -> io::Result<(String, SystemTime)> {
+    let file = opened(path, readers)?;
     let modified = file.metadata()?.modified()?;
     let mut text = String::new();
     file.take(LARGEST_FILE).read_to_string(&mut text)?;
@@ -112,8 +120,8 @@ pub fn text_of(path: &Path) -> io::Result<(String, SystemTime)> {
 /// Opens a source file that may be shown.
 ///
 /// # Errors
-/// It is not here, can't be read, or must not be.
-pub fn opened(path: &Path) -> io::Result<File> {
+/// It is not here, can't be read by heaptrace or one of `readers`, or must not be.
+pub fn opened(path: &Path, readers: &Readers) -> io::Result<File> {
     let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
     let real = path.canonicalize()?;
     if !path.is_absolute() || !may_be_shown(path) || !may_be_shown(&real) {
@@ -123,7 +131,8 @@ pub fn opened(path: &Path) -> io::Result<File> {
     let about = file.metadata()?;
     // Folders may be somebody else's, who has put a link there meanwhile: what counts is what was opened.
     let is_it = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))? == real;
-    if is_it && about.is_file() && about.len() <= LARGEST_FILE { Ok(file) } else { Err(refused()) }
+    let may = is_it && about.is_file() && about.len() <= LARGEST_FILE && readers.may_read(&file, &real);
+    if may { Ok(file) } else { Err(refused()) }
 }
 
 /// Whether a name is that of source code, and of nothing secret.

@@ -6,10 +6,12 @@
 
 pub mod affinity;
 pub mod alarm;
+pub mod chain;
 pub mod code;
 pub mod control;
 pub mod copy;
 pub mod cputime;
+pub mod disturbance;
 pub mod execevents;
 pub mod faults;
 pub mod files;
@@ -21,6 +23,7 @@ pub mod launch;
 pub mod libunwind;
 pub mod limits;
 pub mod memory;
+pub mod orphans;
 pub mod pagemap;
 pub mod permission;
 pub mod pressure;
@@ -77,6 +80,14 @@ pub enum TracerError {
         tid: i32,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// The process traces heaptrace, or what traces that: see [`chain`].
+    #[error("{}", chain::describe(*pid, way))]
+    OwnTracer {
+        /// The process.
+        pid: i32,
+        /// The tracer of heaptrace, that one's tracer, and so on to the process; each with its name, empty if unknown.
+        way: Vec<(i32, String)>,
     },
     /// A file under /proc could not be read.
     #[error("could not read {path}: {source}")]

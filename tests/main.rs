@@ -20,6 +20,7 @@ mod suite {
     mod allocators;
     mod anomalies;
     mod architecture;
+    mod asleep;
     mod attach;
     mod awkward;
     mod binaries;
@@ -61,6 +62,7 @@ mod suite {
     mod jump;
     mod jump_told;
     mod kept_profiles;
+    mod kept_signals;
     mod kept_traces;
     mod launch;
     mod leaks;
@@ -72,12 +74,15 @@ mod suite {
     mod modules;
     mod objects;
     mod occasions;
+    mod orphans;
     mod outputs;
+    mod own_chain;
     mod packaging;
     mod pairing;
     mod pertest;
     mod pipes;
     mod pprof;
+    mod private_source;
     mod processes;
     mod pushing;
     mod python;

@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,8 +99,12 @@ fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Resu
         blocks: destinations.have(Format::HeapTimeline) || options.stdout == Some(Format::HeapTimeline),
         heaps: destinations.have(Format::Html) || options.stdout == Some(Format::Html),
     };
-    let Outcome { traced, names } =
+    let Outcome { mut traced, names } =
         read(options, &wanted).with_context(|| format!("can't convert {}", options.trace.display()))?;
+    if let Ok(trace) = std::fs::metadata(&options.trace) {
+        // Whoever has written the trace may have put names of files there.
+        traced.all_mut().for_each(|recording| recording.process.users.extend([trace.uid()]));
+    }
     Ok(conclude_trace(traced, names.unwrap_or_default(), &options.profile, destinations))
 }
 

@@ -2,7 +2,7 @@
 //! tools share (`~/.cache/debuginfod_client`).
 
 use crate::symbols::DebugServers;
-use crate::tracer::control;
+use crate::tracer::{control, orphans};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStringExt;
@@ -82,6 +82,7 @@ impl Debuginfod {
 
     fn answer_of(&self, mut command: Command) -> Result<Option<PathBuf>, String> {
         let mut child = command.spawn().map_err(|error| format!("{}: {error}", self.client.display()))?;
+        orphans::note_own(child.id().cast_signed());
         let status = self.wait(&mut child)?;
         let mut said = Vec::new();
         if status.success() {

@@ -7,7 +7,7 @@ use super::tell;
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::export::output::Outcome;
 use crate::profile::Profile;
-use crate::tracer::control;
+use crate::tracer::{control, orphans};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::AsFd;
@@ -305,6 +305,7 @@ fn run_for(
     // What we have blocked for ourselves must not be blocked in it.
     control::give_inherited_signals(&mut shell);
     let mut child = shell.spawn().map_err(error)?;
+    orphans::note_own(child.id().cast_signed());
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(status) = child.try_wait().map_err(error)? {

@@ -11,6 +11,7 @@ use crate::tracer::limits;
 use anyhow::Context;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The part of the free memory that one profile may take.
@@ -52,6 +53,8 @@ pub fn load(path: &Path) -> anyhow::Result<Profile> {
 pub fn load_within(path: &Path, limits: &Limits) -> anyhow::Result<Profile> {
     let name = path.display().to_string();
     let mut bytes = Vec::new();
+    // Who may have put names of files there.
+    let mut writer = None;
     // One byte more, so that what is too large shows.
     let most = limits.unpacked.saturating_add(1);
     let read = if path.as_os_str() == "-" {
@@ -59,13 +62,17 @@ pub fn load_within(path: &Path, limits: &Limits) -> anyhow::Result<Profile> {
     } else {
         File::open(path).and_then(|file| {
             // Of a file, no more room than it needs.
-            let length = file.metadata().map_or(0, |metadata| metadata.len()).min(most);
+            let about = file.metadata()?;
+            writer = Some(about.uid());
+            let length = about.len().min(most);
             bytes.reserve_exact(usize::try_from(length).unwrap_or(0));
             file.take(most).read_to_end(&mut bytes)
         })
     };
     read.with_context(|| format!("{name}: can't be read"))?;
-    Ok(import::read(&bytes, &name, limits)?)
+    let mut profile = import::read(&bytes, &name, limits)?;
+    profile.meta.process.users.extend(writer);
+    Ok(profile)
 }
 
 /// Where an offline command writes to, checked before it reads anything.

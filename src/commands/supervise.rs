@@ -12,6 +12,7 @@ use crate::progress::Progress;
 use crate::session::{self, Endings, Settings, Target, Traced};
 use crate::tracer::control::{self, Control, SignalMask, UserSignal};
 use crate::tracer::guardian::GuardianProcess;
+use crate::tracer::orphans;
 use anyhow::{Context, anyhow};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -214,6 +215,7 @@ pub fn supervise(
                 grace_ends = grace_ends.or_else(|| Instant::now().checked_add(GRACE));
             }
         }
+        orphans::reap();
         match guardian.as_mut().map(GuardianProcess::look_after) {
             Some(Ok(true)) => {
                 tracing::warn!("the guardian process was lost; another one has taken its place");

@@ -175,6 +175,7 @@ fn empty(tables: &Tables<'_>, program: String) -> Profile {
         cwd: PathBuf::new(),
         started_at: UNIX_EPOCH + Duration::from_nanos(tables.time_nanos),
         of_another_user: false,
+        users: std::collections::BTreeSet::new(),
         exit: None,
         resident: None,
     };

@@ -86,6 +86,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
             cwd: PathBuf::from(report.cwd),
             started_at,
             of_another_user: false,
+            users: std::collections::BTreeSet::new(),
             exit: report.exit,
             resident,
         },

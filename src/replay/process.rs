@@ -392,6 +392,8 @@ impl Replayed {
                 cwd: end.cwd.into(),
                 started_at: time_of(end.started_at_unix_ns),
                 of_another_user: end.of_another_user,
+                // whoever writes sources into a page knows whose trace it is
+                users: std::collections::BTreeSet::new(),
                 exit: end.exit.filter(|_| has_ended),
                 resident: end.resident.filter(|_| has_ended && span.begin().is_none()),
             },

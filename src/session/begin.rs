@@ -22,7 +22,7 @@ use crate::tracer::launch::{self, Program};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{self, Waited};
 use crate::tracer::status::{Event, WaitStatus};
-use crate::tracer::{procfs, seize};
+use crate::tracer::{chain, procfs, seize};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -137,6 +137,7 @@ impl Session {
         if !space::is_64_bit(pid) {
             return Err(SessionError::Not64Bit { what: format!("process {pid}") });
         }
+        chain::require_outside(pid)?;
         // Else its breakpoints would be taken for the program's own code. Whoever may not look will be told why below.
         let repaired = orphan::repair(pid).ok().flatten();
         let threads = seize::seize_all(pid)?;

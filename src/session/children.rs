@@ -206,7 +206,7 @@ impl Process {
         copy.identity.selected = self.identity.selected;
         copy.teardown.exit_kill = self.teardown.exit_kill;
         copy.identity.program.clone_from(&self.identity.program);
-        copy.identity.owner = self.identity.owner;
+        copy.identity.owner = self.identity.owner.clone();
         copy.identity.command.clone_from(&self.identity.command);
         copy.identity.thread_names.clone_from(&self.identity.thread_names);
         copy.signals.trap_mask = self.signals.trap_mask.of_forked(parent, tid);

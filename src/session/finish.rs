@@ -202,7 +202,8 @@ impl Process {
                 command: self.identity.command.clone(),
                 cwd: self.identity.cwd.clone(),
                 started_at: self.identity.started_at,
-                of_another_user: self.identity.owner.is_another,
+                of_another_user: self.identity.owner.is_another(),
+                users: self.identity.owner.others.clone(),
                 exit: self.teardown.exit,
                 resident: self.peak_resident.map(|peak_bytes| Resident {
                     peak_bytes,

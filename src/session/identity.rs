@@ -2,7 +2,7 @@
 
 use crate::profile::Image;
 use crate::tracer::{ids, procfs};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
@@ -38,12 +38,12 @@ pub(super) struct Identity {
 }
 
 /// The user whom a process belongs to. It may change its user at any time: what it was is not forgotten.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Owner {
     /// The effective user, when it was looked at last.
     pub user: Option<u32>,
-    /// Whether it has ever had another user id than heaptrace's.
-    pub is_another: bool,
+    /// The user ids other than heaptrace's that it has ever had.
+    pub others: BTreeSet<u32>,
 }
 
 impl Owner {
@@ -51,6 +51,11 @@ impl Owner {
     pub(super) fn note(&mut self, tid: i32) {
         let users = ids::users(tid);
         self.user = users.get(1).copied().or(self.user);
-        self.is_another |= users.iter().any(|&user| user != procfs::effective_user());
+        self.others.extend(users.into_iter().filter(|&user| user != procfs::effective_user()));
+    }
+
+    /// Whether it has ever had another user id than heaptrace's.
+    pub(super) fn is_another(&self) -> bool {
+        !self.others.is_empty()
     }
 }

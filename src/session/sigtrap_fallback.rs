@@ -20,11 +20,12 @@ use super::tasks::{Role, Task};
 use super::Session;
 use crate::addr::Addr;
 use crate::patches::PcLocation;
+use crate::tracer::disturbance::{Disturbance, disturbance};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::remote::{Caller, KernelAction};
-use crate::tracer::sigtrap_fallback::{self, Disturbance, SigtrapFallback};
+use crate::tracer::sigtrap_fallback::SigtrapFallback;
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 use crate::tracer::{Result, TracerError, control, insist, procfs};
 use std::collections::BTreeSet;
@@ -36,28 +37,24 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long an attach waits for a thread that runs to stop.
 const EARLY: Duration = Duration::from_secs(1);
 
+/// So often an attach looks for a thread that can be interrupted, and after such pauses.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// The default action.
 const DEFAULT: KernelAction = [0; 4];
 
 impl Session {
-    /// At an attach, before there is a probe of the allocator: lets a thread that runs install the handler. Were it left to the
-    /// first that hits a probe, all busy threads would stand at theirs without it. Where all threads sleep it is left so: none
-    /// is to be disturbed.
+    /// At an attach, before there is a probe of the allocator: lets a thread install the handler, one that runs, or one that sleeps and does
+    /// not notice. Were it left to the first that hits a probe, all that woke up at that moment would die of theirs if heaptrace was killed
+    /// then. Only where all threads sleep in calls that would have to be made anew with their whole time limits it is left so.
     ///
-    /// If the program has an action of its own, a thread asks for that instead, a sleeping one if need be: the first that hits a
+    /// If the program has an action of its own, a thread asks for that instead, any sleeping one if need be: the first that hits a
     /// probe may have SIGTRAP blocked, and the action would be lost.
     pub(super) fn call_for_trap_action_early(&mut self, slot: Slot) -> Result<()> {
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
-        let pid = process.pid;
         let learns = process.has_trap_action_to_learn();
-        let may = |disturbance: &(Disturbance, i32)| match disturbance.0 {
-            Disturbance::None => true,
-            Disturbance::Unnoticed | Disturbance::Longer => learns,
-            Disturbance::Stopped => false,
-        };
-        let ranked = process.tasks.tids().into_iter().filter(|tid| process.is_own_thread(*tid));
-        let best = ranked.filter_map(|tid| Some((sigtrap_fallback::disturbance(pid, tid)?, tid))).filter(may).min();
-        let Some((_, tid)) = best else { return Ok(()) };
+        let Some(tid) = process.who_can_make_a_call(learns) else { return Ok(()) };
         process.interrupt(tid)?;
         let deadline = Instant::now() + EARLY;
         while Instant::now() < deadline {
@@ -184,6 +181,32 @@ impl Process {
         }
         self.space.place_held_back()?;
         kept
+    }
+
+    /// The thread that is disturbed least by an interruption. None if each would notice it; one that sleeps in a timed call is taken only if `anyone` will do.
+    fn who_can_make_a_call(&self, anyone: bool) -> Option<i32> {
+        let may = |found: &Disturbance| match found {
+            Disturbance::None | Disturbance::Unnoticed => true,
+            Disturbance::Longer => anyone,
+            Disturbance::Stopped => false,
+        };
+        for _ in 0..LOOKS {
+            let mut passing = false;
+            let mut best = None;
+            for tid in self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid)) {
+                match disturbance(self.pid, tid) {
+                    Some(found) if may(&found) => best = best.min(Some((found, tid))).or(Some((found, tid))),
+                    Some(_) => {}
+                    None => passing |= !matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X')),
+                }
+            }
+            if best.is_some() || !passing {
+                return best.map(|(_, tid)| tid);
+            }
+            // It waits for a disk, or has a signal to deal with.
+            std::thread::sleep(PAUSE);
+        }
+        None
     }
 
     const fn has_no_sigtrap_fallback_yet(&self) -> bool {
@@ -356,7 +379,7 @@ impl Process {
         let candidates: Vec<&Task> = self.tasks.iter().filter(is_candidate).collect();
         let rank = |task: &Task| match task.listening {
             true => Some(Disturbance::Stopped),
-            false => sigtrap_fallback::disturbance(self.pid, task.id.tid),
+            false => disturbance(self.pid, task.id.tid),
         };
         let best = candidates.iter().filter_map(|task| Some((rank(task)?, task.id.tid))).min().map(|(_, tid)| tid);
         // A parent in vfork (D) comes back when its child has executed its program.

@@ -134,21 +134,35 @@ impl Stops {
 
     /// Takes over all that there is to report.
     pub(super) fn collect(&mut self) -> Result<()> {
-        loop {
-            match ptrace::wait(false)? {
-                Waited::Task(tid, status, Some(stopped)) => {
-                    // An older stop of the same id belonged to a leader that another thread's exec has replaced.
-                    self.waiting.retain(|(older, ..)| *older != tid);
-                    self.waiting.push_back((tid, status, stopped));
-                }
-                Waited::Task(tid, status, None) => {
-                    self.note_end(tid);
-                    self.ended.push_back((tid, status));
-                }
-                Waited::Interrupted => {}
-                Waited::Nothing | Waited::NoTasks => return Ok(()),
-            }
+        let (mut stops, mut ends) = (Vec::new(), Vec::new());
+        let collected = ptrace::collect(
+            || self.known(),
+            |tid, status, stopped| match stopped {
+                Some(stopped) => stops.push((tid, status, stopped)),
+                None => ends.push((tid, status)),
+            },
+        );
+        for stop in stops {
+            // An older stop of the same id belonged to a leader that another thread's exec has replaced.
+            self.waiting.retain(|(older, ..)| *older != stop.0);
+            self.waiting.push_back(stop);
         }
+        for (tid, status) in ends {
+            self.note_end(tid);
+            self.ended.push_back((tid, status));
+        }
+        collected
+    }
+
+    /// All tasks that are known, and those that are announced by stops which wait to be served.
+    fn known(&self) -> Vec<i32> {
+        let announced = self.waiting.iter().filter_map(|(_, status, parent)| match status {
+            WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
+                i32::try_from(parent.event_message().ok()?).ok()
+            }
+            _ => None,
+        });
+        self.owners.keys().chain(&self.expected).copied().chain(announced).collect()
     }
 
     /// While a task that waits to be served did something for us, this was reported of it.

@@ -7,10 +7,11 @@
 use super::process::Process;
 use super::signalstate::{NobodyLeft, SIGTRAP_BIT};
 use super::tasks::Role;
+use crate::tracer::disturbance::disturbance;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::remote::Caller;
-use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
+use crate::tracer::sigtrap_fallback::SigtrapFallback;
 use crate::tracer::{Result, procfs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -134,7 +135,7 @@ impl Process {
                 continue;
             }
             let left: Vec<i32> = tids.into_iter().filter(|tid| !tried.contains(tid)).collect();
-            let best = left.iter().filter_map(|&tid| Some((sigtrap_fallback::disturbance(pid, tid)?, tid))).min();
+            let best = left.iter().filter_map(|&tid| Some((disturbance(pid, tid)?, tid))).min();
             let may_come = |tid: &i32| !matches!(procfs::state(pid, *tid), None | Some(b'Z' | b'X'));
             chosen.push((
                 pid,

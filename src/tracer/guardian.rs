@@ -15,6 +15,7 @@ mod record;
 mod rescue;
 
 use super::memory::TargetMemory;
+use super::orphans;
 use super::ptrace;
 use super::sigtrap_fallback::SigtrapFallback;
 use super::{Result, TracerError};
@@ -43,6 +44,11 @@ pub const PINNED: &str = "pinned";
 /// What the process is called in lists of processes. Not heaptrace: whoever kills all heaptraces by that name must not take
 /// the guardian with them.
 const NAME: &str = "guardian";
+
+/// Whether a process with this command line is one.
+pub(super) fn is_guardian(command_line: &[String]) -> bool {
+    matches!(command_line, [name, command, ..] if name == NAME && command == COMMAND)
+}
 
 /// How long the tracer waits for a guardian that does not read, in seconds, before it goes on without.
 const PATIENCE: i64 = 2;
@@ -140,6 +146,7 @@ fn start_process(pinned: bool) -> Result<(Child, OwnedFd)> {
     }
     let child =
         command.spawn().map_err(|source| TracerError::Own { operation: "start the guardian process", source })?;
+    orphans::note_own(child.id().cast_signed());
     Ok((child, ours))
 }
 

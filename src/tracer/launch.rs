@@ -7,7 +7,7 @@
 use super::affinity::CpuSet;
 use super::control::SignalMask;
 use super::injection::{self, Call};
-use super::{Result, TracerError, ids, ptrace};
+use super::{Result, TracerError, ids, orphans, ptrace};
 use crate::elf::Elf;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -273,6 +273,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
             libc::_exit(127);
         }
     }
+    orphans::note_own(pid);
     drop(gate_read);
     drop(error_write);
     if let Err(error) = ptrace::seize(pid, exit_kill) {

@@ -8,10 +8,12 @@ use super::{Result, TracerError, procfs};
 use crate::addr::Addr;
 use crate::arch::Regs;
 use crate::arch::xsave::{self, VectorWord};
-use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
+
+mod unclaimed;
+pub use unclaimed::{collect, look_at_task};
 
 /// Options of every seized task; see [`seize`].
 pub const OPTIONS: i32 = libc::PTRACE_O_TRACEEXEC
@@ -76,21 +78,13 @@ pub enum Waited {
     NoTasks,
 }
 
-thread_local! {
-    /// The task, and the signal, of a stop that [`wait`] has told of while the kernel still holds it to be unreported.
-    static UNCLAIMED: Cell<Option<(i32, i32)>> = const { Cell::new(None) };
-}
-
 /// Waits for any task that the calling thread traces, or its child (`__WALL`). Without `block`, returns at once.
 ///
-/// A signal whose stop was reported is lost if the tracer dies, and so would be the trap of a breakpoint: the thread would go on
-/// behind it, within an instruction. So the report of such a stop is only looked at (WNOWAIT). As a rule the task is resumed
-/// before the next wait. If it is not, the report is taken then, and a thread that has hit a breakpoint is moved back in front
-/// of it before: see [`Stopped::registers_at_trap`].
+/// The report of a stop for a signal is only looked at: see [`unclaimed`]. As a rule the task is resumed before the next wait. If it is
+/// not, the report is taken then, and a thread that has hit a breakpoint is moved back in front of it before: see
+/// [`Stopped::registers_at_trap`]. Who waits for several to stop, and holds them, [collects](collect).
 pub fn wait(block: bool) -> Result<Waited> {
-    if let Some((tid, signal)) = UNCLAIMED.take()
-        && let Some(other) = claim(tid, signal)?
-    {
+    if let Some(other) = unclaimed::claim_all()? {
         return Ok(other);
     }
     loop {
@@ -98,14 +92,8 @@ pub fn wait(block: bool) -> Result<Waited> {
             Ok(found) => found,
             Err(nothing) => return Ok(nothing),
         };
-        if let WaitStatus::Signal(signal) = status {
-            UNCLAIMED.set(Some((tid, signal)));
-            return Ok(Waited::Task(tid, status, Some(Stopped { tid })));
-        }
-        // It may have been killed in between.
-        match wait_for(tid, libc::__WALL | libc::WNOHANG)? {
-            Waited::Nothing | Waited::Interrupted | Waited::NoTasks => {}
-            found => return Ok(found),
+        if let Some(found) = unclaimed::take(tid, status)? {
+            return Ok(found);
         }
     }
 }
@@ -158,29 +146,10 @@ pub(super) fn let_end(tid: i32) -> Result<bool> {
     Ok(true)
 }
 
-/// Takes a report that was only looked at. Some: what has come instead, as the task was killed.
-fn claim(tid: i32, signal: i32) -> Result<Option<Waited>> {
-    let stopped = Stopped { tid };
-    if signal == libc::SIGTRAP {
-        match stopped.move_before_trap() {
-            Err(error) if !error.is_out_of_reach() => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(match wait_for(tid, libc::__WALL | libc::WNOHANG)? {
-        Waited::Task(_, WaitStatus::Signal(_), Some(_)) | Waited::Nothing | Waited::Interrupted | Waited::NoTasks => {
-            None
-        }
-        other => Some(other),
-    })
-}
-
 /// Lets a stopped task go: its report is no longer there to be taken.
 fn let_run(kind: impl Into<i64>, tid: i32, signal: i32, operation: &'static str) -> Result<()> {
     request(kind, tid, 0, as_word(signal), operation)?;
-    if UNCLAIMED.get().is_some_and(|(unclaimed, _)| unclaimed == tid) {
-        UNCLAIMED.set(None);
-    }
+    unclaimed::forget(tid);
     Ok(())
 }
 

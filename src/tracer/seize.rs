@@ -1,7 +1,7 @@
 //! Attaching to all that runs in the memory of a process, without stopping anything.
 
 use super::alarm::Alarm;
-use super::{Result, TracerError, ids, procfs, ptrace};
+use super::{Result, TracerError, chain, ids, procfs, ptrace};
 use crate::addr::Addr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -33,9 +33,11 @@ const DOUBT: Duration = Duration::from_millis(200);
 /// before this has returned: a thread that is not traced would die of it.
 ///
 /// # Errors
-/// What the kernel said of the leader, or, if it has ended, of all threads; or /proc is not ours.
+/// What the kernel said of the leader, or, if it has ended, of all threads; or /proc is not ours; or the process stands in the
+/// [own chain of tracers](chain).
 pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
     ids::require_own()?;
+    chain::require_outside(pid)?;
     let mut seizure =
         Seizure { pid, own_tid: super::control::thread_id(), seized: BTreeMap::new(), began: Instant::now() };
     // Without it, an exec at the wrong moment would hold us up for ever.

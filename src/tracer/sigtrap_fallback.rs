@@ -10,8 +10,6 @@
 
 use super::code::write::write;
 use super::memory::TargetMemory;
-use super::procfs;
-use super::rawregs;
 use super::remote::Caller;
 use super::{Result, status::SIGTRAP};
 use crate::addr::Addr;
@@ -108,33 +106,5 @@ impl SigtrapFallback {
         }
         caller.return_stack(&scratch)?;
         Ok(called)
-    }
-}
-
-/// How well a thread can be interrupted without being disturbed; less is better.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Disturbance {
-    /// It runs.
-    None,
-    /// It sleeps in a system call that goes on with what is left.
-    Unnoticed,
-    /// Its process is stopped by a signal, and it is left so.
-    Stopped,
-    /// It sleeps in a system call that has to be made anew, with its whole time limit.
-    Longer,
-}
-
-/// What it would mean to a thread of process `pid` to be interrupted now. None if it must not be: it is gone, can't be
-/// stopped, or has a signal to deal with first.
-pub fn disturbance(pid: i32, tid: i32) -> Option<Disturbance> {
-    match procfs::state(pid, tid)? {
-        b'R' => Some(Disturbance::None),
-        b'T' => Some(Disturbance::Stopped),
-        b'S' if procfs::has_deliverable_signal(tid) => None,
-        b'S' => match procfs::system_call(pid, tid) {
-            Some(number) if !rawregs::ENDING_EARLY.contains(&number) => Some(Disturbance::Unnoticed),
-            _ => Some(Disturbance::Longer),
-        },
-        _ => None,
     }
 }

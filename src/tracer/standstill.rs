@@ -114,11 +114,11 @@ impl Standstill {
         }
     }
 
-    /// Takes the stops that have come.
+    /// Takes the stops that have come. The reports of those for signals are left with the kernel: it delivers them if heaptrace is killed.
     fn collect(&mut self) -> Result<()> {
         let missing: Vec<i32> = self.missing.iter().copied().collect();
         for tid in missing {
-            match ptrace::poll_task(tid)? {
+            match ptrace::look_at_task(tid)? {
                 Waited::Task(_, status, Some(stopped)) => {
                     self.missing.remove(&tid);
                     self.stopped.push((stopped, Cell::new(status)));

@@ -3,7 +3,8 @@
 use super::super::json::frames::FrameTable;
 use super::super::view::View;
 use super::{Column, leaked};
-use crate::sources::{doubt, opened, text_of};
+use crate::profile::Profile;
+use crate::sources::{Readers, doubt, opened, text_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -57,6 +58,25 @@ struct Text {
 /// Function, file, line.
 type Place<'a> = (&'a str, &'a str, u32);
 
+/// Who must be able to read the sources of a module.
+struct ModuleReaders {
+    users: Readers,
+    modules: FxHashMap<String, Readers>,
+}
+
+impl ModuleReaders {
+    fn of_process(profile: &Profile) -> Self {
+        let mut users = Readers::default();
+        profile.meta.process.users.iter().for_each(|user| users.add(*user));
+        Self { users, modules: FxHashMap::default() }
+    }
+
+    fn of(&mut self, module: &str) -> &Readers {
+        let users = &self.users;
+        self.modules.entry(module.to_owned()).or_insert_with(|| users.of_module(Path::new(module)))
+    }
+}
+
 /// Reads what `view` needs.
 pub(super) fn of(view: &View<'_>, table: &FrameTable<'_>, columns: &[Column]) -> Source {
     let mut places: FxHashMap<Place<'_>, usize> = FxHashMap::default();
@@ -78,16 +98,22 @@ pub(super) fn of(view: &View<'_>, table: &FrameTable<'_>, columns: &[Column]) ->
     lines.retain(|line| line.total.iter().any(|bytes| *bytes > 0));
     lines.sort_by_key(|line| (std::cmp::Reverse(line.total.iter().max().copied()), line.frame));
     let mut is_here: FxHashMap<&str, bool> = FxHashMap::default();
+    let mut readers = ModuleReaders::of_process(view.profile);
     lines.retain(|line| {
-        let file = table.frames().get(line.frame as usize).and_then(|frame| frame.file);
-        file.is_some_and(|file| match is_here.get(file).copied() {
+        let Some((frame, file)) = table.frames().get(line.frame as usize).and_then(|of| Some((of, of.file?))) else {
+            return false;
+        };
+        match is_here.get(file).copied() {
             Some(is_here) => is_here,
             None if is_here.len() >= MOST_FILES => false,
-            None => *is_here.entry(file).or_insert(opened(Path::new(file)).is_ok()),
-        })
+            None => {
+                let readers = readers.of(frame.module.as_deref().unwrap_or_default());
+                *is_here.entry(file).or_insert(opened(Path::new(file), readers).is_ok())
+            }
+        }
     });
     lines.truncate(MOST_LINES);
-    let files = texts(table, &lines);
+    let files = texts(table, &lines, &mut readers);
     Source { lines, files }
 }
 
@@ -110,7 +136,7 @@ fn add_up(view: &View<'_>, table: &FrameTable<'_>, columns: &[Column], of_frame:
 }
 
 /// The texts around the lines, the files with most first.
-fn texts(table: &FrameTable<'_>, lines: &[Line]) -> Vec<Text> {
+fn texts(table: &FrameTable<'_>, lines: &[Line], readers: &mut ModuleReaders) -> Vec<Text> {
     let mut order: Vec<(&str, u32)> = Vec::new();
     let mut wanted: FxHashMap<&str, BTreeSet<u32>> = FxHashMap::default();
     for line in lines {
@@ -128,8 +154,8 @@ fn texts(table: &FrameTable<'_>, lines: &[Line]) -> Vec<Text> {
     let mut built: FxHashMap<&str, Option<SystemTime>> = FxHashMap::default();
     let mut texts = Vec::new();
     for (file, frame) in order {
-        let Ok((text, modified)) = text_of(Path::new(file)) else { continue };
         let module = table.frames().get(frame as usize).and_then(|frame| frame.module.as_deref()).unwrap_or_default();
+        let Ok((text, modified)) = text_of(Path::new(file), readers.of(module)) else { continue };
         let built = *built.entry(module).or_insert_with(|| std::fs::metadata(module).and_then(|of| of.modified()).ok());
         let numbers = wanted.remove(file).unwrap_or_default();
         let lines: Vec<(u32, String)> = (1u32..)

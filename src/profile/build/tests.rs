@@ -114,6 +114,7 @@ fn run_with(
         cwd: "/".into(),
         started_at: SystemTime::UNIX_EPOCH,
         of_another_user: false,
+        users: std::collections::BTreeSet::new(),
         exit: None,
         resident: None,
     };

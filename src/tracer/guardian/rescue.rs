@@ -7,13 +7,14 @@ use crate::patches::{LONGEST, Patches, PcLocation};
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::alarm::Alarm;
 use crate::tracer::code::write;
+use crate::tracer::disturbance::disturbance;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::remote::Caller;
-use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
+use crate::tracer::sigtrap_fallback::SigtrapFallback;
 use crate::tracer::status::{SIGTRAP, WaitStatus};
-use crate::tracer::{Result, TracerError, control};
+use crate::tracer::{Result, TracerError, chain, control};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
@@ -352,6 +353,7 @@ impl Space {
 
     /// The kernel lets this wait for the end of an exec, which may wait for threads that have to end, and are ours.
     fn seize_alone(&self, tid: i32) -> Result<()> {
+        chain::require_outside(self.pid)?;
         let _alarm = Alarm::every(10 * PAUSE)?;
         let began = Instant::now();
         while !ptrace::seize_unless_interrupted(tid, 0)? {
@@ -403,7 +405,7 @@ impl Space {
                 .filter(|&tid| {
                     !tried.contains(&tid) && !procfs::is_kernel_worker(pid, tid) && !procfs::has_seccomp(tid)
                 })
-                .filter_map(|tid| Some((sigtrap_fallback::disturbance(pid, tid)?, tid)))
+                .filter_map(|tid| Some((disturbance(pid, tid)?, tid)))
                 .min();
             let Some((_, tid)) = best else {
                 tried.clear();
