@@ -77,6 +77,7 @@ mod suite {
     mod pairing;
     mod pertest;
     mod pipes;
+    mod placing;
     mod pprof;
     mod processes;
     mod pushing;
