@@ -28,6 +28,7 @@
 mod aftermath;
 mod archive;
 mod arenas;
+mod awaited;
 mod begin;
 mod breakoff;
 mod children;

@@ -81,6 +81,7 @@ mod suite {
     mod pairing;
     mod pertest;
     mod pipes;
+    mod placing;
     mod pprof;
     mod private_source;
     mod processes;

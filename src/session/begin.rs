@@ -184,7 +184,7 @@ impl Session {
             }
             return Ok(());
         }
-        let live = process.prepare()?;
+        process.prepare()?;
         self.call_for_trap_action_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
         if process.settings.existing {
@@ -192,7 +192,7 @@ impl Session {
         }
         process.begin_to_watch_trap_action();
         process.apply_probing();
-        process.ask_for_stop_if_refused(live)
+        self.place_early(self.first)
     }
 }
 
@@ -217,8 +217,8 @@ fn describe_repair(repaired: Repaired) -> String {
 
 impl Process {
     /// At an attach: gets to know the image, and places all probes but the allocator's. Those come last, as busy threads run
-    /// into them at once. Returns a live thread.
-    fn prepare(&mut self) -> crate::tracer::Result<i32> {
+    /// into them at once.
+    fn prepare(&mut self) -> crate::tracer::Result<()> {
         let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
         let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);
         self.describe_image(self.pid);
@@ -227,15 +227,6 @@ impl Process {
         self.note_trap_action(live);
         self.space.set_probing(Probing::None, &self.settings.table)?;
         self.refresh_modules(live);
-        Ok(live)
-    }
-
-    /// Where code can be changed only through a thread that stands still, one has to.
-    fn ask_for_stop_if_refused(&mut self, tid: i32) -> crate::tracer::Result<()> {
-        if self.space.is_refused_while_running() && !self.place_at_stop {
-            self.interrupt(tid)?;
-            self.place_at_stop = true;
-        }
         Ok(())
     }
 }

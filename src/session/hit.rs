@@ -14,7 +14,7 @@ use crate::event::{EventKind, Missed};
 use crate::fill;
 use crate::memory::ReadMemory;
 use crate::session::space::{
-    ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, OriginalMemory, SIGACTION_TAG, TEST_TAG,
+    ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, Helper, OriginalMemory, SIGACTION_TAG, TEST_TAG,
 };
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::Stopped;
@@ -82,7 +82,7 @@ impl Process {
             self.on_libc_exit(tid, raw, stops)?;
         }
         if self.space.has_deferred() {
-            self.space.place_deferred(thread, raw)?;
+            self.space.place_deferred(Some(&Helper::at_trap(thread, raw)))?;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ impl Session {
         }
         for process in self.processes.iter_mut() {
             process.try_again_for_copies();
+            process.try_again_for_a_thread()?;
         }
         if let Some(pause) = self.common.control.take_pause() {
             for process in self.processes.iter_mut() {

@@ -19,6 +19,9 @@ impl Process {
         self.leaks.existing_is_known = false;
         tracing::info!("collecting {}", if pause { "pauses" } else { "goes on" });
         self.apply_probing();
+        if let Err(error) = self.call_for_a_thread() {
+            self.warn_once(error.to_string());
+        }
         true
     }
 

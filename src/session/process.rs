@@ -1,5 +1,6 @@
 //! One process under trace: its threads, the images it becomes by exec, its heap, and what is to be told of it.
 
+use super::awaited::Awaited;
 use super::common::Common;
 use super::engine::EngineReport;
 use super::heapcopy::Copies;
@@ -65,8 +66,8 @@ pub struct Process {
     pub(super) peak_resident: Option<u64>,
     /// Blocks whose ends are known, if that is wanted (`--perturb`).
     pub(super) fill: Option<fill::Blocks>,
-    /// Probes that could not be written while no thread stood still wait for one that does.
-    pub(super) place_at_stop: bool,
+    /// Whom probes wait for that take a thread to be placed.
+    pub(super) awaited: Awaited,
     /// Stops of a kind that we do not know.
     pub(super) unknown_stops: u64,
     pub(super) warnings: Vec<String>,
@@ -124,7 +125,7 @@ impl Process {
             cpu_before: cputime::of_process(pid).unwrap_or_default(),
             peak_resident: None,
             fill: common.settings.perturb.then(fill::Blocks::default),
-            place_at_stop: false,
+            awaited: Awaited::default(),
             unknown_stops: 0,
             warnings: Vec::new(),
         }
@@ -190,9 +191,7 @@ impl Process {
                     self.signals.fallback_at_stop = matches!(error, TracerError::Overtaken { .. });
                     return Err(error);
                 }
-                if std::mem::take(&mut self.place_at_stop) {
-                    self.space.place_refused()?;
-                }
+                self.place_at_stop(stopped)?;
                 if self.copies.await_a_thread() {
                     self.see_to_copies(stopped, stops)?;
                 }

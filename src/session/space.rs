@@ -39,7 +39,7 @@ mod python;
 mod testhooks;
 mod watched_libc;
 
-pub(super) use breakpoints::Placed;
+pub(super) use breakpoints::{Helper, Placed};
 pub use data::OwnSuppressions;
 pub use facts::SharedObjects;
 pub use jumps::{Candidate, LeftRegion, tells_jemalloc_to_profile};

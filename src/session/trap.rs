@@ -11,7 +11,7 @@ use crate::addr::Addr;
 use crate::arch::emulate::Outcome;
 use crate::arch::step::{Resume, StepOver};
 use crate::patches::PcLocation;
-use crate::session::space::{LOCKS_TAG, OWN_TRACER_TAG, Placed};
+use crate::session::space::{Helper, LOCKS_TAG, OWN_TRACER_TAG, Placed};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, TracerError};
@@ -126,7 +126,7 @@ impl Process {
         }
         let pad = match breakpoint.pad {
             Some(pad) => Placed::Done(pad),
-            None => self.space.write_pad(at, Some((thread, raw)))?,
+            None => self.space.write_pad(at, Some(&Helper::at_trap(thread, raw)))?,
         };
         match pad {
             Placed::Done(pad) => {

@@ -29,8 +29,20 @@ pub(super) struct PadMappings {
     are_refused: bool,
 }
 
-/// A thread at a breakpoint stop, which can make a system call for us.
-pub(in crate::session) type Helper<'a> = Option<(&'a Stopped, &'a RawRegs)>;
+/// A thread that stands still, and can make a system call for us.
+#[derive(Debug)]
+pub(in crate::session) struct Helper<'a> {
+    pub(in crate::session) thread: &'a Stopped,
+    /// The registers with which it goes on.
+    pub(in crate::session) resume: RawRegs,
+}
+
+impl<'a> Helper<'a> {
+    /// One that has hit a breakpoint of ours, and has the registers `raw`.
+    pub(in crate::session) fn at_trap(thread: &'a Stopped, raw: &RawRegs) -> Self {
+        Self { thread, resume: raw.before_trap() }
+    }
+}
 
 /// What became of a breakpoint to be placed, of a pad (where that is), or of room for pads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +51,7 @@ pub(in crate::session) enum Placed<T = ()> {
     Done(T),
     /// The address can't hold one: no code, memory that others share or write, an instruction that can't be moved.
     Impossible,
-    /// It needs a pad and there is no room; a thread at a breakpoint could make some.
+    /// It needs a pad and there is no room; a thread that stands still could make some.
     NoRoom,
 }
 
@@ -60,7 +72,7 @@ impl AddressSpace {
                 self.breakpoints.remove(site);
             }
         }
-        Ok(self.place(site, purpose, Some((thread, raw)))? == Placed::Done(()))
+        Ok(self.place(site, purpose, Some(&Helper::at_trap(thread, raw)))? == Placed::Done(()))
     }
 
     /// From now on the return site has a breakpoint only while a call is in progress.
@@ -95,7 +107,7 @@ impl AddressSpace {
     }
 
     /// Places a breakpoint, or adds a purpose to the one that is there.
-    pub(super) fn place(&mut self, addr: Addr, purpose: Purpose, helper: Helper<'_>) -> Result<Placed> {
+    pub(super) fn place(&mut self, addr: Addr, purpose: Purpose, helper: Option<&Helper<'_>>) -> Result<Placed> {
         if self.breakpoints.add(addr, purpose) {
             return Ok(Placed::Done(()));
         }
@@ -127,7 +139,7 @@ impl AddressSpace {
     }
 
     /// Writes the pad of the instruction at `addr`.
-    pub(in crate::session) fn write_pad(&mut self, addr: Addr, helper: Helper<'_>) -> Result<Placed<Addr>> {
+    pub(in crate::session) fn write_pad(&mut self, addr: Addr, helper: Option<&Helper<'_>>) -> Result<Placed<Addr>> {
         let code = self.original_code(addr);
         let module = self.module_at(addr);
         let mut result = self.code.own().allocate(&code, addr, module);
@@ -162,7 +174,7 @@ impl AddressSpace {
 
     /// Whether a breakpoint may be written at `addr`: private code that nobody writes to. (What a program makes at run time
     /// may be writable: the caller of an allocator stays as it is until the call returns.)
-    fn may_patch(&mut self, addr: Addr, helper: Helper<'_>) -> Result<bool> {
+    fn may_patch(&mut self, addr: Addr, helper: Option<&Helper<'_>>) -> Result<bool> {
         let patchable = |space: &Self| {
             let mapping = space.maps.find(addr)?;
             let may_be_written = mapping.kind == Kind::Anonymous && space.module_at(addr) == ModuleId::NONE;
@@ -171,7 +183,7 @@ impl AddressSpace {
         if let Some(answer) = patchable(self) {
             return Ok(answer);
         }
-        let Some((thread, _)) = helper else { return Ok(false) };
+        let Some(Helper { thread, .. }) = helper else { return Ok(false) };
         self.read_maps(thread.tid())?;
         Ok(patchable(self).unwrap_or(false))
     }
@@ -187,8 +199,8 @@ impl AddressSpace {
     }
 
     /// Lets the helping thread map memory for pads within reach of `near`.
-    pub(super) fn map_pads(&mut self, near: Addr, helper: Helper<'_>) -> Result<Placed> {
-        let Some((thread, raw)) = helper else { return Ok(Placed::NoRoom) };
+    pub(super) fn map_pads(&mut self, near: Addr, helper: Option<&Helper<'_>>) -> Result<Placed> {
+        let Some(&Helper { thread, resume }) = helper else { return Ok(Placed::NoRoom) };
         if self.pad_mappings.are_refused || procfs::has_seccomp(thread.tid()) {
             // A filter may kill the program for a system call that it would never make itself.
             self.pad_mappings.are_refused = true;
@@ -196,8 +208,7 @@ impl AddressSpace {
         }
         self.read_maps(thread.tid())?;
         let Some(gap) = self.maps.find_gap(near, PAD_MAPPING) else { return Ok(Placed::Impossible) };
-        // It stands at a breakpoint of ours.
-        let Some(mut caller) = self.caller(thread, raw.before_trap())? else { return Ok(Placed::Impossible) };
+        let Some(mut caller) = self.caller(thread, resume)? else { return Ok(Placed::Impossible) };
         match caller.map_code(gap, PAD_MAPPING)? {
             result if result.cast_unsigned() == gap.0 => {
                 self.code.own().add_region(gap, PAD_MAPPING, None);

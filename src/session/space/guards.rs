@@ -2,6 +2,7 @@
 //! the jump engine. An exception may leave these; it must not meet our return address.
 
 use super::AddressSpace;
+use super::breakpoints::Helper;
 use super::jumps::Candidate;
 use super::probes::{Deferred, GUARD_TAG, ToPlace};
 use crate::addr::{Addr, FunctionId};
@@ -20,7 +21,7 @@ impl AddressSpace {
     pub fn guard_unwinders(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<bool> {
         for addr in self.unwinder_functions() {
             if !self.has_guard(addr) {
-                self.place_or_defer(Deferred { addr, to_place: ToPlace::Guard }, Some((thread, raw)))?;
+                self.place_or_defer(Deferred { addr, to_place: ToPlace::Guard }, Some(&Helper::at_trap(thread, raw)))?;
             }
         }
         self.is_guarded = self.guards_hold();

@@ -7,11 +7,9 @@ use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::select::EntryPoint;
 use crate::allocators::{AllocatorTable, Family, Kind};
 use crate::breakpoints::{Engine, Probe, Purpose};
-use crate::tracer::ptrace::Stopped;
-use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, TracerError};
 
-/// What is placed at an address once a thread stands at a breakpoint: its probe needs a pad, and there was no room for
+/// What is placed at an address once a thread stands still: its probe needs a pad, and there was no room for
 /// one near the module.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deferred {
@@ -204,7 +202,7 @@ impl AddressSpace {
         Some((module.bias.to_process(probe.addr), module.id))
     }
 
-    pub(super) fn place_or_defer(&mut self, probe: Deferred, helper: Helper<'_>) -> Result<()> {
+    pub(super) fn place_or_defer(&mut self, probe: Deferred, helper: Option<&Helper<'_>>) -> Result<()> {
         if self.holds_back {
             self.deferred.push(probe);
             return Ok(());
@@ -250,22 +248,14 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Places what had to wait for a thread at a breakpoint.
-    pub fn place_deferred(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
-        while let Some(probe) = self.deferred.pop() {
-            self.place_or_defer(probe, Some((thread, raw)))?;
-        }
-        Ok(())
-    }
-
-    /// Places what had to wait for a thread that stands still, wherever it does.
-    pub fn place_refused(&mut self) -> Result<()> {
+    /// Places what had to wait for a thread that stands still; `helper` is one that can make room for it.
+    pub fn place_deferred(&mut self, helper: Option<&Helper<'_>>) -> Result<()> {
         let mut probes = std::mem::take(&mut self.deferred).into_iter();
         let mut placed = Ok(());
         while placed.is_ok()
             && let Some(probe) = probes.next()
         {
-            placed = self.place_or_defer(probe, None);
+            placed = self.place_or_defer(probe, helper);
         }
         self.deferred.extend(probes);
         placed
@@ -281,13 +271,18 @@ impl AddressSpace {
         if !std::mem::take(&mut self.holds_back) {
             return Ok(());
         }
-        self.place_refused()?;
+        self.place_deferred(None)?;
         self.watch_start()
     }
 
-    /// Whether probes wait for a thread at a breakpoint.
+    /// Whether probes wait for a thread that stands still.
     pub fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
+    }
+
+    /// The same, and no stop is to come by itself at which they are placed.
+    pub fn awaits_a_thread(&self) -> bool {
+        self.has_deferred() && !self.holds_back
     }
 
     /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first instruction

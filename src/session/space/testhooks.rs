@@ -1,6 +1,6 @@
 //! Where test frameworks run their tests.
 
-use super::breakpoints::Placed;
+use super::breakpoints::{Helper, Placed};
 use super::facts::Facts;
 use super::probes::{Deferred, TEST_TAG, ToPlace};
 use super::{AddressSpace, OriginalMemory};
@@ -55,6 +55,6 @@ impl AddressSpace {
 
     /// Watches where a test begins or returns to. `thread` stands at a breakpoint. False if no breakpoint can be there.
     pub fn watch_test(&mut self, at: Addr, thread: &Stopped, raw: &RawRegs) -> Result<bool> {
-        Ok(self.place(at, Purpose::Tag(TEST_TAG), Some((thread, raw)))? == Placed::Done(()))
+        Ok(self.place(at, Purpose::Tag(TEST_TAG), Some(&Helper::at_trap(thread, raw)))? == Placed::Done(()))
     }
 }

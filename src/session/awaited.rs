@@ -1,0 +1,92 @@
+//! Probes that wait for a thread: they need room that only a stopped thread of the process can map, or code that can be written
+//! only while one stands still. Whoever stops at a probe places them. Where none stands yet that a thread would come to, as after an
+//! attach to a program whose code fills its pages to the last byte, one thread is stopped for it.
+
+use super::Session;
+use super::process::Process;
+use super::slots::Slot;
+use crate::addr::Addr;
+use crate::patches::PcLocation;
+use crate::session::space::Helper;
+use crate::tracer::Result;
+use crate::tracer::ptrace::{self, Stopped, Waited};
+use crate::tracer::sigtrap_fallback::{Disturbance, disturbance};
+use std::time::{Duration, Instant};
+
+/// How long an attach waits for the thread that it has asked to stop.
+const EARLY: Duration = Duration::from_secs(1);
+
+/// Whom such probes wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Awaited {
+    /// Nobody, or whoever comes to a probe.
+    #[default]
+    Nobody,
+    /// A thread that stops by itself, or can be asked to: there was none.
+    AThread,
+    /// The stop of a thread that was asked.
+    AStop,
+}
+
+impl Session {
+    /// At an attach: sees to it that no probe waits for a thread when the tracer answers others.
+    pub(super) fn place_early(&mut self, slot: Slot) -> Result<()> {
+        let deadline = Instant::now() + EARLY;
+        if let Some(process) = self.processes.get_mut(slot) {
+            process.call_for_a_thread()?;
+        }
+        let is_asked = |session: &Self| session.processes.get(slot).is_some_and(|p| p.awaited == Awaited::AStop);
+        while is_asked(self) && Instant::now() < deadline {
+            match ptrace::wait(false)? {
+                Waited::Task(_, status, Some(stopped)) => {
+                    let stop = self.stops.stop(status, stopped);
+                    self.on_stop(stop)?;
+                }
+                Waited::Task(ended, status, None) => self.note_end(ended, status),
+                Waited::NoTasks => return Ok(()),
+                Waited::Nothing | Waited::Interrupted => std::thread::yield_now(),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Process {
+    /// Has a thread stop if probes wait for one: of those that it disturbs least.
+    pub(super) fn call_for_a_thread(&mut self) -> Result<()> {
+        if self.awaited == Awaited::Nobody && self.space.awaits_a_thread() {
+            self.awaited = Awaited::AThread;
+        }
+        self.try_again_for_a_thread()
+    }
+
+    /// The same, if there was none.
+    pub(super) fn try_again_for_a_thread(&mut self) -> Result<()> {
+        if self.awaited != Awaited::AThread {
+            return Ok(());
+        }
+        let own = self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
+        let best = own.filter_map(|tid| Some((disturbance(self.pid, tid)?, tid))).min();
+        // One that a signal has stopped stops once more when it is continued.
+        if let Some((_, tid)) = best.filter(|(how, _)| *how != Disturbance::Stopped) {
+            self.interrupt(tid)?;
+            self.awaited = Awaited::AStop;
+        }
+        Ok(())
+    }
+
+    /// A thread stands still, at no probe: places what waits for that.
+    pub(super) fn place_at_stop(&mut self, thread: &Stopped) -> Result<()> {
+        if self.awaited == Awaited::Nobody {
+            return Ok(());
+        }
+        let raw = thread.registers()?;
+        if !matches!(self.space.locate(Addr(raw.0.rip)), PcLocation::Program) {
+            // It is about to tell of a probe, and places them there; or is on its way out of code of ours.
+            self.awaited = Awaited::AThread;
+            return Ok(());
+        }
+        self.awaited = Awaited::Nobody;
+        self.space.place_deferred(Some(&Helper { thread, resume: raw }))
+    }
+}
