@@ -4,6 +4,7 @@ mod ahead;
 pub mod core;
 mod declarations;
 mod holdings;
+mod inside;
 mod looks;
 pub mod lost;
 mod modules;

@@ -2,6 +2,7 @@
 
 use super::ahead::Ahead;
 use super::core::Core;
+use super::inside;
 use super::modules::{self, Objects};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
@@ -132,7 +133,9 @@ impl Seen {
             owned: &owned,
             heap_is_known: true,
         };
-        roots::find(&sources, memory)
+        let mut roots = roots::find(&sources, memory);
+        roots.words.extend(inside::words(walk, objects, &self.states, memory));
+        roots
     }
 
     /// Where the control blocks of threads are, as far as that is known. Each begins with its own address (x86-64 psABI); where one does not, the thread has made its own.

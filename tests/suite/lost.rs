@@ -112,6 +112,26 @@ fn blocks_of_other_allocators_have_their_classes() {
     }
 }
 
+/// A block that a thread is just freeing, merging or handing out is not lost: the program loses none at any instruction of these calls.
+#[test]
+fn a_block_on_its_way_through_the_allocator_is_not_lost() {
+    for (kind, stride) in [("tcache", 7), ("fast", 9), ("merged", 17), ("stashed", 23), ("consolidated", 227)] {
+        let mut running = Program::fixture("in_allocator").args([kind, &stride.to_string()]).start();
+        let mut looks = 0;
+        while let Some(pid) = running.line().strip_prefix("look ") {
+            let answer = leaks(pid.parse().unwrap(), &[]);
+            for class in ["definite", "indirect", "possible"] {
+                assert_eq!(answer["leaks"][class]["blocks"], 0, "{kind}, look {looks}: {answer}");
+            }
+            assert_eq!(answer["in_motion"], false, "{answer}");
+            looks += 1;
+            running.send("");
+        }
+        assert!(looks > 8, "{kind}: {looks} looks");
+        running.wait().success();
+    }
+}
+
 /// Why a block can be reached is told from the variable on.
 #[test]
 fn the_way_to_a_block_begins_at_a_variable() {
