@@ -15,6 +15,8 @@ pub struct Progress {
     peak_bytes: AtomicU64,
     stops: AtomicU64,
     waited_ns: AtomicU64,
+    waited_least_ns: AtomicU64,
+    waited_most_ns: AtomicU64,
     stop_cpu_ns: AtomicU64,
     recording_ns: AtomicU64,
     serves: AtomicBool,
@@ -33,6 +35,8 @@ impl Default for Progress {
             peak_bytes: AtomicU64::new(0),
             stops: AtomicU64::new(0),
             waited_ns: AtomicU64::new(0),
+            waited_least_ns: AtomicU64::new(0),
+            waited_most_ns: AtomicU64::new(0),
             stop_cpu_ns: AtomicU64::new(0),
             recording_ns: AtomicU64::new(0),
             serves: AtomicBool::new(false),
@@ -61,6 +65,8 @@ pub struct Reading {
     pub stops: u64,
     /// For how long the program had to wait for heaptrace: by how much its run was prolonged.
     pub waited: Duration,
+    /// The bounds of that estimate.
+    pub waited_range: (Duration, Duration),
     /// What a stop takes of the program's CPU time; zero if that is not known.
     pub stop_cpu: Duration,
     /// What recording without stops has taken of the program's CPU time.
@@ -90,9 +96,11 @@ impl Progress {
         self.recording_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Notes for how long the program had to wait for heaptrace until now.
-    pub fn waited(&self, time: Duration) {
-        self.waited_ns.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Notes for how long the program had to wait for heaptrace until now, about, and between which bounds that lies.
+    pub fn waited(&self, about: Duration, (least, most): (Duration, Duration)) {
+        for (word, time) in [(&self.waited_ns, about), (&self.waited_least_ns, least), (&self.waited_most_ns, most)] {
+            word.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
     }
 
     /// Notes a process that is traced from now on.
@@ -156,6 +164,10 @@ impl Progress {
             allocated_bytes: self.allocated_bytes.load(Ordering::Relaxed),
             stops: self.stops.load(Ordering::Relaxed),
             waited: Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed)),
+            waited_range: (
+                Duration::from_nanos(self.waited_least_ns.load(Ordering::Relaxed)),
+                Duration::from_nanos(self.waited_most_ns.load(Ordering::Relaxed)),
+            ),
             stop_cpu: Duration::from_nanos(self.stop_cpu_ns.load(Ordering::Relaxed)),
             recording: Duration::from_nanos(self.recording_ns.load(Ordering::Relaxed)),
             serves: self.serves.load(Ordering::Relaxed),
@@ -183,7 +195,7 @@ mod tests {
         let progress = Progress::default();
         progress.stop();
         progress.stop();
-        progress.waited(Duration::from_millis(3));
+        progress.waited(Duration::from_millis(3), (Duration::from_millis(2), Duration::from_millis(4)));
         progress.begins(7);
         progress.begins(8);
         progress.ends(7);

@@ -50,7 +50,7 @@ impl Live {
         let rows = self.watch.look(now, &stacks, question.order, most);
         let (cost, sample_interval) = (interim.cost(), interim.heap().sample_interval());
         let engine = if cost.conditions.jump { "jump" } else { "trap" }.to_owned();
-        let waited_ns = cost.waited_ns;
+        let (waited_ns, waited_range_ns) = (cost.waited_ns, cost.waited_range_ns);
         let (program, pid) = (interim.process().program.clone(), interim.process().pid);
         let sites_told = if by_name {
             self.labels.begin(&question.filter, now.image);
@@ -69,6 +69,7 @@ impl Live {
             sample_interval,
             elapsed_ns: now.elapsed_ns,
             waited_ns,
+            waited_range_ns,
             live: now.live,
             peak_bytes,
             allocated: now.allocated,

@@ -1,7 +1,7 @@
 //! The progress line: one line on stderr, redrawn in place and gone at the end.
 
 use crate::cli::{ProfileOptions, Verbosity};
-use crate::export::cost::slowness;
+use crate::export::cost::Waiting;
 use crate::export::text::{basename, grouped, human_bytes, plural, wrap};
 use crate::progress::Reading;
 use crate::tracer::terminal;
@@ -178,10 +178,12 @@ fn line(now: Reading, events_per_second: u64) -> String {
     )
 }
 
-/// How much slower the program is under trace.
+/// How much slower the program is under trace, or how much of the time it waits.
 fn slowdown(now: Reading) -> String {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    slowness(ns(now.elapsed), ns(now.waited))
+    let (least, most) = now.waited_range;
+    Waiting { wall_ns: ns(now.elapsed), about_ns: ns(now.waited), range_ns: Some((ns(least), ns(most))) }
+        .slowness_or_share()
 }
 
 /// `m:ss`, or `h:mm:ss`.
@@ -206,9 +208,12 @@ mod tests {
             live_bytes: 12 * 1024 * 1024 + 400 * 1024,
             peak_bytes: 3 << 30,
             waited: Duration::from_secs(60),
+            waited_range: (Duration::from_secs(59), Duration::from_secs(61)),
             ..Reading::default()
         };
         assert_eq!(line(now, 45_210), "1:15  45,210 events/s  live 12.39 MiB  peak 3.00 GiB  5 times slower");
+        let unsure = Reading { waited_range: (Duration::from_secs(15), Duration::from_secs(60)), ..now };
+        assert!(line(unsure, 0).ends_with("peak 3.00 GiB  waits 20.0 to 80.0 % of the time"));
         assert_eq!(line(Reading::default(), 0), "0:00  0 events/s  live 0 B  peak 0 B  hardly slower");
     }
 

@@ -232,8 +232,11 @@ impl Answerer {
                 && self.progress.only_process() == Some(answer.pid)
             {
                 // it is measured for all processes together
-                let waited = self.progress.read().waited.as_nanos();
-                answer.waited_ns = Some(u64::try_from(waited).unwrap_or(u64::MAX));
+                let reading = self.progress.read();
+                let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+                let (least, most) = reading.waited_range;
+                answer.waited_ns = Some(ns(reading.waited));
+                answer.waited_range_ns = Some((ns(least), ns(most)));
             }
             let response = answer.map_or_else(Response::Failed, |answer| Response::Top(Box::new(answer)));
             asker.wait_at_most(PATIENCE);

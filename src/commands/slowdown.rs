@@ -32,9 +32,6 @@ const FAULT_NS: u64 = 250;
 /// it on two (kernel/sched/fair.c, `sysctl_sched_base_slice`).
 const SLICE: f64 = 0.003;
 
-/// From so many looks on the estimate is told without bounds: that is a run of some ten seconds.
-const MANY_LOOKS: f64 = 100.0;
-
 /// At most so many threads are looked at.
 const THREADS: usize = 256;
 
@@ -170,7 +167,8 @@ impl Slowdown {
             user_ns: cpu.user_ns,
             ..Cost::default()
         };
-        progress.waited(self.waited(self.began.elapsed(), &cost).about);
+        let waited = self.waited(self.began.elapsed(), &cost);
+        progress.waited(waited.about, (waited.least, waited.most));
     }
 
     /// Counts a time in which some threads ran, or were ready to, and others were held by the tracer.
@@ -193,30 +191,34 @@ impl Slowdown {
         };
         let seen = self.idle + self.busy;
         let (idle, moving) = (ratio(self.idle, seen, 0.0), ratio(self.moving, seen, 0.0));
-        let (own, used) = (Duration::from_nanos(cost.own_cpu_ns()), Duration::from_nanos(cost.cpu_ns));
-        let (own, used) = (own.as_secs_f64(), used.as_secs_f64());
+        let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+        let used = seconds(cost.cpu_ns);
         let lanes = ratio(self.lanes, self.busy, 1.0);
         let wall = wall.as_secs_f64();
+        let ready = (wall * moving - used / lanes).max(0.0);
         // The CPU time is how long the program ran at least; the rest of the time in which threads were seen to run they were ready
         // to, and others had the processors. A thread waits for one when its time is up, and after a stop. (After a sleep, too, which
         // nothing counts: what a program that sleeps often waits for then on a busy machine is heaptrace's in part.)
-        let least = own / lanes;
-        let ready = (wall * moving - used / lanes).max(0.0);
-        let ready_own = if used > 0.0 { ready * own / (used + cost.stops as f64 * SLICE) } else { ready };
-        let ran = least + ready_own;
+        let ran = |own: f64| {
+            let ready_own = if used > 0.0 { ready * own / (used + cost.stops as f64 * SLICE) } else { ready };
+            own / lanes + ready_own
+        };
         let waited = |alone: f64| Duration::try_from_secs_f64(wall - alone).unwrap_or_default();
         // what the looks leave open is how long it got on; how much of that was its own follows from CPU time and stops
         let got_on = (idle + moving).min(1.0);
         let moved = (wall * moving).max(used / lanes);
-        let own_share = if moved > 0.0 { ran / moved } else { 1.0 };
-        let own_part = if got_on > 0.0 { (idle + moving * own_share) / got_on } else { own_share };
+        let alone = |got_on_for: f64, own: f64| {
+            let own_share = if moved > 0.0 { ran(own) / moved } else { 1.0 };
+            let own_part = if got_on > 0.0 { (idle + moving * own_share) / got_on } else { own_share };
+            (wall * got_on_for * own_part).max(own / lanes)
+        };
         let (low, high) = between(got_on, self.looks());
-        let (low, high) = (low * own_part, high * own_part);
-        let about = waited(wall * idle + ran);
+        let (own_low, own_high) = cost.own_cpu_bounds_ns();
+        let about = waited(wall * idle + ran(seconds(cost.own_cpu_ns())));
         Waited {
             about,
-            least: waited((wall * high).max(least)).min(about),
-            most: waited((wall * low).max(least)).max(about),
+            least: waited(alone(high, seconds(own_high))).min(about),
+            most: waited(alone(low, seconds(own_low))).max(about),
         }
     }
 
@@ -250,8 +252,7 @@ impl Slowdown {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         traced.first.cost.waited_ns = Some(ns(waited.about));
         // where the slowdown is that or more, the bounds would be, too
-        let has_bounds = self.looks() < MANY_LOOKS && !sum.is_at_least();
-        traced.first.cost.waited_range_ns = has_bounds.then(|| (ns(waited.least), ns(waited.most)));
+        traced.first.cost.waited_range_ns = (!sum.is_at_least()).then(|| (ns(waited.least), ns(waited.most)));
     }
 }
 
@@ -327,14 +328,14 @@ mod tests {
         assert_eq!(bounds(&thousand, 1), [6_756, 7_000, 7_232]);
         assert_eq!(bounds(&ten, 2_500), [4_383, 7_000, 7_500], "so long it has run at least");
         assert_eq!(bounds(&[], 2_500), [0, 7_500, 7_500]);
-        // the part of it that was its own does not come from looks
+        // the part of it that was its own does not come from looks; what the stops took of the CPU time is known to a half
         let half = Cost { stops_cpu_ns: 500 * MS, ..cost(1_000, 500, 100_000) };
         let half = seen(&ten).waited(SECOND * 10, &half);
-        assert_eq!([half.least, half.about, half.most].map(|time| time.as_millis()), [9_057, 9_496, 9_500]);
-        // that no look saw it move says nothing of how much of its CPU time was its own
+        assert_eq!([half.least, half.about, half.most].map(|time| time.as_millis()), [8_586, 9_496, 9_546]);
+        // no look saw it move, and half of what its stops took of the CPU time may have been its own
         let still = Cost { stops_cpu_ns: 490 * MS, known_cpu_ns: 10 * MS, ..cost(500, 5, 20_000) };
         let still = seen(&[(0, 1, 1); 10]).waited(SECOND * 10, &still);
-        assert!(still.about.as_millis() == 9_990 && still.least.as_millis() >= 9_950, "{still:?}");
+        assert!(still.about.as_millis() == 9_990 && still.least.as_millis() < 9_000, "{still:?}");
         // all looks alike prove little
         let [least, about, most] = bounds(&[(0, 1, 1); 10], 100);
         assert!(least < 8_200 && (about, most) == (9_900, 9_900), "{least}");

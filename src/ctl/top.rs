@@ -156,6 +156,9 @@ pub struct TopAnswer {
     pub elapsed_ns: u64,
     /// How long it had to wait for heaptrace of that, ns; None where that is not known.
     pub waited_ns: Option<u64>,
+    /// The bounds of that estimate, ns, if they are known.
+    #[serde(default)]
+    pub waited_range_ns: Option<(u64, u64)>,
     /// What is live.
     pub live: Amount,
     /// The most bytes that were ever live.

@@ -27,15 +27,12 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
         return;
     }
     let line = match cost.waited_ns {
-        Some(waited) => {
-            let waited = waited.min(cost.wall_ns);
-            let between = cost.waited_range_ns.and_then(|range| slowness_between(cost.wall_ns, range));
-            let least = if cost.is_at_least() { "at least " } else { "" };
-            let slowness = between.unwrap_or_else(|| format!("{least}{}", slowness(cost.wall_ns, waited)));
-            let (share, waited) = (percent(waited, cost.wall_ns), duration(waited));
-            format!(
-                "{wall} wall time, of which the program waited for heaptrace for about {waited} ({share}): {slowness} than without"
-            )
+        Some(about_ns) => {
+            let waiting = Waiting { wall_ns: cost.wall_ns, about_ns, range_ns: cost.waited_range_ns };
+            let (long, slowness) =
+                if cost.is_at_least() { (waiting.at_least(), None) } else { (waiting.how_long(), waiting.slowness()) };
+            let slowness = slowness.map(|slowness| format!(": {slowness} than without")).unwrap_or_default();
+            format!("{wall} wall time, of which the program waited for heaptrace for {long}{slowness}")
         }
         None => format!("{wall} wall time"),
     };
@@ -118,28 +115,77 @@ fn cheaper(view: &View<'_>) -> Vec<&'static str> {
     help
 }
 
-/// By how much a program is slower that has waited `waited` ns of its `wall` ns: `hardly slower`, `2.4 times slower`, `310 times slower`.
-pub(crate) fn slowness(wall_ns: u64, waited_ns: u64) -> String {
-    match times(wall_ns, waited_ns) {
-        ..HARDLY => "hardly slower".to_owned(),
-        times @ ..MOST => format!("{} times slower", two_digits(times)),
-        _ => format!("more than {} times slower", grouped(MOST as u64)),
-    }
+/// How long a program has waited for heaptrace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    /// The time that it was traced, ns.
+    pub(crate) wall_ns: u64,
+    /// The estimate, ns.
+    pub(crate) about_ns: u64,
+    /// The bounds of the estimate, ns, if they are known.
+    pub(crate) range_ns: Option<(u64, u64)>,
 }
 
-/// The same where it lies between two bounds that are far apart: `1.5 to 4 times slower`, `up to 3 times slower`, `at least 8 times slower`. None where they are not.
-pub(crate) fn slowness_between(wall_ns: u64, waited_ns: (u64, u64)) -> Option<String> {
-    /// By what the upper bound is more, for both to be told.
-    const APART: f64 = 1.3;
-    let (least, most) = (times(wall_ns, waited_ns.0).min(MOST), times(wall_ns, waited_ns.1).min(MOST));
-    if most <= least * APART {
-        return None;
+impl Waiting {
+    /// By how much the program is slower: `hardly slower`, `2.4 times slower`, `1.5 to 2.8 times slower`. None where that is not known within a
+    /// factor of two.
+    pub(crate) fn slowness(self) -> Option<String> {
+        let about = times(self.wall_ns, self.about_ns);
+        let (least, most) = match self.range_ns {
+            Some((least, most)) => (times(self.wall_ns, least), times(self.wall_ns, most)),
+            None => (about, about),
+        };
+        if most > least * KNOWN_WITHIN {
+            return None;
+        }
+        if most <= least * APART {
+            return Some(match about {
+                ..HARDLY => "hardly slower".to_owned(),
+                about @ ..MOST => format!("{} times slower", two_digits(about)),
+                _ => format!("more than {} times slower", grouped(MOST as u64)),
+            });
+        }
+        Some(match (two_digits(least), two_digits(most)) {
+            (_, most) if least < HARDLY => format!("up to {most} times slower"),
+            (least, most) => format!("{least} to {most} times slower"),
+        })
     }
-    Some(match (two_digits(least), two_digits(most)) {
-        (_, most) if least < HARDLY => format!("up to {most} times slower"),
-        (least, _) if most >= MOST => format!("at least {least} times slower"),
-        (least, most) => format!("{least} to {most} times slower"),
-    })
+
+    /// The same, or where it is not known the share of the time that the program waits: `waits 98 to 99.9 % of the time`.
+    pub(crate) fn slowness_or_share(self) -> String {
+        self.slowness().unwrap_or_else(|| format!("waits {} of the time", self.shares()))
+    }
+
+    /// `about 1.2 s (60 %)`, or where the bounds are apart `0.4 to 1.2 s (20 to 60 %)`.
+    fn how_long(self) -> String {
+        let about = duration(self.about_ns.min(self.wall_ns));
+        match self.far_bounds() {
+            None => format!("about {about} ({})", self.shares()),
+            Some((least, most)) => format!("{} to {} ({})", duration(least), duration(most), self.shares()),
+        }
+    }
+
+    fn at_least(self) -> String {
+        let least = self.about_ns.min(self.wall_ns);
+        format!("at least {} ({})", duration(least), percent(least, self.wall_ns))
+    }
+
+    fn shares(self) -> String {
+        match self.far_bounds() {
+            None => percent(self.about_ns.min(self.wall_ns), self.wall_ns),
+            Some((least, most)) => {
+                let least = percent(least, self.wall_ns);
+                format!("{} to {}", least.trim_end_matches(" %"), percent(most, self.wall_ns))
+            }
+        }
+    }
+
+    /// The bounds, where one is by far more than the other.
+    fn far_bounds(self) -> Option<(u64, u64)> {
+        let (least, most) = self.range_ns?;
+        let (least, most) = (least.min(self.wall_ns), most.min(self.wall_ns));
+        (most as f64 > least as f64 * APART && times(self.wall_ns, most) >= HARDLY).then_some((least, most))
+    }
 }
 
 /// Less is not told as slower.
@@ -147,6 +193,12 @@ const HARDLY: f64 = 1.05;
 
 /// Nothing larger is told of slowness.
 const MOST: f64 = 10_000.0;
+
+/// Where the upper bound is more than this times the lower one, both are told.
+const APART: f64 = 1.3;
+
+/// Where the upper bound of the slowness is more than this times the lower one, it is not known.
+const KNOWN_WITHIN: f64 = 2.0;
 
 fn times(wall_ns: u64, waited_ns: u64) -> f64 {
     if wall_ns == 0 { 1.0 } else { wall_ns as f64 / wall_ns.saturating_sub(waited_ns).max(1) as f64 }

@@ -84,6 +84,9 @@ const STOPS_USER_PERCENT: u64 = 7;
 /// What is left of the CPU time when that of the stops is taken away means something if it is more than one part in so many of it.
 const UNCERTAIN: u64 = 2;
 
+/// The same of what recording without stops has taken.
+const UNCERTAIN_RECORDING: u64 = 4;
+
 /// Where a program takes less CPU time than this for each event that is recorded without a stop, recording is most of it (130 to 150 ns were found where
 /// it did nothing else, 300 and more in real programs).
 const ALLOCATES_ONLY_NS: u64 = 200;
@@ -92,18 +95,36 @@ impl Cost {
     /// CPU time that the program would have needed without heaptrace, about, ns. The kernel's work at the stops is mostly far more than
     /// that, and known to a half only: where the rest is less, it is what ran in user mode, and what is known otherwise.
     pub fn own_cpu_ns(&self) -> u64 {
-        let stops = match self.stops_cpu_ns {
-            0 => self.stops.saturating_mul(STOP_CPU_NS),
-            measured => measured,
-        };
+        let stops = self.stops_cpu_or_guess_ns();
         let rest = self.cpu_ns.saturating_sub(stops).saturating_sub(self.recording_ns);
         let rest = if rest > stops / UNCERTAIN { rest } else { 0 };
+        rest.max(self.least_own_cpu_ns(stops)).min(self.cpu_ns)
+    }
+
+    /// The bounds that [`Self::own_cpu_ns`] lies between, ns: the CPU time of the stops is known to a half only, that of recording to a quarter.
+    pub fn own_cpu_bounds_ns(&self) -> (u64, u64) {
+        let stops = self.stops_cpu_or_guess_ns();
+        let doubt = (stops / UNCERTAIN).saturating_add(self.recording_ns / UNCERTAIN_RECORDING);
+        let taken = stops.saturating_add(self.recording_ns);
+        let rest = |taken: u64| self.cpu_ns.saturating_sub(taken);
+        let low = rest(taken.saturating_add(doubt)).max(self.least_own_cpu_ns(stops)).min(self.cpu_ns);
+        (low, rest(taken.saturating_sub(doubt)).max(low))
+    }
+
+    fn stops_cpu_or_guess_ns(&self) -> u64 {
+        match self.stops_cpu_ns {
+            0 => self.stops.saturating_mul(STOP_CPU_NS),
+            measured => measured,
+        }
+    }
+
+    /// What was the program's own in any case: what ran in user mode, and what is known otherwise.
+    fn least_own_cpu_ns(&self, stops_ns: u64) -> u64 {
         // Most kernels look at their ticks only which mode it is, so that this, too, is known more or less.
-        let expected = stops.saturating_mul(STOPS_USER_PERCENT) / 100;
+        let expected = stops_ns.saturating_mul(STOPS_USER_PERCENT) / 100;
         let chance = expected.saturating_mul(TICK_NS).isqrt();
         let user = self.user_ns.saturating_sub(self.recording_ns).saturating_sub(expected.saturating_add(chance));
-        let known = self.known_cpu_ns.saturating_add(self.events.saturating_mul(EVENT_CPU_NS));
-        rest.max(user).max(known).min(self.cpu_ns)
+        user.max(self.known_cpu_ns.saturating_add(self.events.saturating_mul(EVENT_CPU_NS)))
     }
 
     /// Whether the program did hardly more than call its allocator. What recording took of it is then too little by what its processor waited for the

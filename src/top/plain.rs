@@ -2,7 +2,7 @@
 
 use super::state::{State, per_second};
 use crate::ctl::{Change, TopAnswer, TopSite};
-use crate::export::cost::slowness;
+use crate::export::cost::Waiting;
 use crate::export::text::{duration, grouped, human_bytes, plural, right, short_name};
 
 /// The widths of the columns, from left to right, without the site.
@@ -82,13 +82,15 @@ pub(super) fn whose(site: &TopSite, width: usize) -> String {
 
 /// What the heap as a whole is like: two sentences.
 pub(super) fn head(state: &State, answer: &TopAnswer) -> [String; 2] {
+    let (wall_ns, range_ns) = (answer.elapsed_ns, answer.waited_range_ns);
+    let waiting = answer.waited_ns.map(|about_ns| Waiting { wall_ns, about_ns, range_ns });
     let traced = format!(
         "{} (process {}), traced for {}, {} engine{}{}",
         answer.program,
         state.subject.pid,
         seconds(answer.elapsed_ns),
         answer.engine,
-        answer.waited_ns.map(|waited| format!(", {}", slowness(answer.elapsed_ns, waited))).unwrap_or_default(),
+        waiting.map(|waiting| format!(", {}", waiting.slowness_or_share())).unwrap_or_default(),
         match answer.sample_interval {
             0 => String::new(),
             interval => format!(", sampled: one byte in {}", grouped(interval)),

@@ -100,16 +100,25 @@ fn only_a_program_without_lines_is_to_be_built_with_them() {
     assert!(!says(&["-static", "-g"]) && !says(&["-g"]));
 }
 
-/// How much slower report.json says that the program was, and the summary in words.
-fn times_slower(traced: &Traced) -> f64 {
+/// How much slower report.json says that the program was, if the summary tells it in words, too: it does so where it is known within a factor of two.
+fn times_slower(traced: &Traced) -> Option<f64> {
     let text = traced.ended.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     let cost = text.split_once("wall time, of which the program waited").expect("the cost").1;
-    let (wall, waited) = (traced.report.number("/cost/wall_ns"), traced.report.number("/cost/waited_ns"));
-    let reported = wall as f64 / (wall - waited).max(1) as f64;
-    let sentence = cost.split_once(" than without").expect("by how much it was slower").0;
+    let number = |pointer: &str| traced.report.number(pointer);
+    let wall = number("/cost/wall_ns");
+    let times = |waited: u64| wall as f64 / (wall - waited).max(1) as f64;
+    let reported = times(number("/cost/waited_ns"));
+    let Some((sentence, _)) = cost.split_once(" than without") else {
+        assert!(!cost.contains(" slower"), "{text}");
+        if !traced.report.0["cost"]["waited_range_ns"].is_null() {
+            let [least, most] = ["/0", "/1"].map(|bound| times(number(&format!("/cost/waited_range_ns{bound}"))));
+            assert!(most > least * 1.9, "{least} to {most}: {text}");
+        }
+        return None;
+    };
     let Some((before, _)) = sentence.split_once(" times slower") else {
         assert!(cost.contains("hardly slower") && reported < 1.15, "{reported}: {text}");
-        return reported;
+        return Some(reported);
     };
     let words: Vec<_> = before.rsplit(' ').take(3).collect();
     let number = |word: &str| -> f64 { word.replace(',', "").parse().unwrap() };
@@ -117,47 +126,57 @@ fn times_slower(traced: &Traced) -> f64 {
         // a short run
         [most, "to", "up"] => (1.0, number(most)),
         [most, "to", least] => (number(least), number(most)),
-        [least, "least", "at"] => (number(least), f64::MAX),
         [told, ..] => (number(told), number(told)),
         [] => panic!("{text}"),
     };
-    let most = if most >= 10_000.0 { f64::MAX } else { most };
+    assert!(most <= least * 2.1, "{text}");
     assert!((least * 0.9..=most * 1.1).contains(&reported), "{least} to {most}, and {reported}");
-    reported
+    Some(reported)
 }
 
-/// The time that a program waits counts all that it waits: one that does nothing but allocate is slower by orders of magnitude, one
-/// that works or sleeps hardly is. The truth is how long it takes without heaptrace.
+/// What is told of a program's slowness in the middle of five runs that tell it, and the truth: how long it takes without heaptrace.
+fn told_and_true(program: &Program) -> Option<(f64, f64)> {
+    // the least, as other programs use the machine, too
+    let (began, mut alone) = (Instant::now(), Duration::MAX);
+    while alone == Duration::MAX || began.elapsed() < Duration::from_millis(500) {
+        let began = Instant::now();
+        program.plain().success();
+        alone = alone.min(began.elapsed());
+    }
+    // what is told rests on samples, of a machine that others use, too
+    let told = (0..5).filter_map(|_| {
+        let traced = program.traced();
+        let truth = traced.report.number("/cost/wall_ns") as f64 / 1e9 / alone.as_secs_f64();
+        Some((times_slower(&traced)?, truth))
+    });
+    let mut all: Vec<(f64, f64)> = told.collect();
+    all.sort_by(|one, other| (one.0 / one.1).total_cmp(&(other.0 / other.1)));
+    all.get(all.len() / 2).copied()
+}
+
+/// What is told of slowness is near the truth: of a program that does nothing but allocate, one that works and one that sleeps.
 #[test]
 fn slowness_is_near_the_truth() {
-    let paces = |pace: &str| {
-        let program = Program::fixture("pace").args([pace]);
-        // the least, as other programs use the machine, too
-        let (began, mut alone) = (Instant::now(), Duration::MAX);
-        while alone == Duration::MAX || began.elapsed() < Duration::from_millis(500) {
-            let began = Instant::now();
-            program.plain().success();
-            alone = alone.min(began.elapsed());
-        }
-        // what is told rests on samples, of a machine that others use, too
-        let mut all: Vec<(f64, f64)> = (0..5)
-            .map(|_| {
-                let traced = program.traced();
-                let truth = traced.report.number("/cost/wall_ns") as f64 / 1e9 / alone.as_secs_f64();
-                (times_slower(&traced), truth)
-            })
-            .collect();
-        all.sort_by(|one, other| (one.0 / one.1).total_cmp(&(other.0 / other.1)));
-        all[2]
-    };
+    let paces = |pace: &str| told_and_true(&Program::fixture("pace").args([pace]));
     // Several threads at once wait for each other's stops, too. What is told says nothing of other programs' use of the machine.
     for busy in ["allocate", "crowd", "work"] {
-        let (told, truth) = paces(busy);
-        assert!(told > truth / 8.0 && told < truth * 8.0, "{busy}: told {told}, in truth {truth}");
+        if let Some((told, truth)) = paces(busy) {
+            assert!(told > truth / 4.0 && told < truth * 4.0, "{busy}: told {told}, in truth {truth}");
+        }
     }
     for calm in ["sleep", "threads"] {
-        let (told, truth) = paces(calm);
+        let (told, truth) = paces(calm).expect("it is known");
         assert!(told < truth * 1.5 + 0.5, "{calm}: told {told}, in truth {truth}");
+    }
+}
+
+/// Threads that live for a moment run in the kernel, mostly, where their own work and that of their stops can't be told apart: their slowness is not told by orders of
+/// magnitude too high.
+#[test]
+fn slowness_that_is_not_known_is_not_told() {
+    let told = told_and_true(&Program::fixture("pace").args(["brief"]));
+    if let Some((told, truth)) = told {
+        assert!(told > truth / 3.0 && told < truth * 3.0, "told {told}, in truth {truth}");
     }
 }
 

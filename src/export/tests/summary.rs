@@ -264,7 +264,7 @@ fn a_row_has_the_lines_of_all_its_stacks() {
 
 #[test]
 fn slowness_is_told_in_times() {
-    let told = |waited| cost::slowness(1_000_000, waited);
+    let waiting = |about_ns, range_ns| cost::Waiting { wall_ns: 1_000_000, about_ns, range_ns };
     let expected = [
         (0, "hardly slower"),
         (500_000, "2 times slower"),
@@ -275,17 +275,24 @@ fn slowness_is_told_in_times() {
         (1_000_000, "more than 10,000 times slower"),
     ];
     for (waited, text) in expected {
-        assert_eq!(told(waited), text);
+        assert_eq!(waiting(waited, None).slowness().as_deref(), Some(text));
     }
-    assert_eq!(cost::slowness(0, 0), "hardly slower");
-    let between = |least, most| cost::slowness_between(1_000_000, (least, most));
+    let nothing = cost::Waiting { wall_ns: 0, about_ns: 0, range_ns: None };
+    assert_eq!(nothing.slowness().as_deref(), Some("hardly slower"));
     for (least, most, text) in [
-        (0, 600_000, "up to 2.5 times slower"),
-        (500_000, 960_000, "2 to 25 times slower"),
-        (875_000, 1_000_000, "at least 8 times slower"),
-        (0, 1_000_000, "up to 10,000 times slower"),
+        (0, 500_000, "up to 2 times slower"),
+        (500_000, 700_000, "2 to 3.3 times slower"),
+        (960_000, 979_000, "25 to 48 times slower"),
+        (500_000, 550_000, "2.1 times slower"),
     ] {
-        assert_eq!(between(least, most).as_deref(), Some(text));
+        assert_eq!(waiting(520_000, Some((least, most))).slowness().as_deref(), Some(text));
     }
-    assert_eq!((between(500_000, 600_000), between(0, 0)), (None, None), "about the same");
+    for (least, most, share) in [
+        (0, 600_000, "waits 0.0 to 60.0 % of the time"),
+        (500_000, 960_000, "waits 50.0 to 96.0 % of the time"),
+        (875_000, 1_000_000, "waits 90.0 % of the time"),
+    ] {
+        let waiting = waiting(900_000, Some((least, most)));
+        assert_eq!((waiting.slowness(), waiting.slowness_or_share().as_str()), (None, share));
+    }
 }
