@@ -21,6 +21,7 @@ use crate::session::{ModuleRecord, Recording, Settings, Traced};
 use crate::symbols::DebugServers;
 use crate::trace::metadata::Names;
 use crate::tracer::control::signal_name;
+use crate::tracer::limits;
 use crate::tracer::terminal;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -191,6 +192,7 @@ fn conclude_as(
     judging: Option<&Judging<'_>>,
     names: Option<Names>,
 ) -> Concluded {
+    limits::give_back_freed();
     let modules: Vec<ModuleRecord> = traced.all().flat_map(|recording| recording.modules.iter().cloned()).collect();
     let another_user = traced.all().any(|recording| recording.process.of_another_user);
     let saved = destinations.binaries.as_ref().map(|store| store.save(&modules, another_user)).unwrap_or_default();

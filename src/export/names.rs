@@ -10,9 +10,6 @@ use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write;
 
-/// The function of CPython in which Python's functions run.
-const PYTHON_LOOP: &str = "_PyEval_EvalFrameDefault";
-
 /// So many modules are named.
 const SHOWN: usize = 4;
 
@@ -36,14 +33,19 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
         if is_named_main_without_line(view, site.stack) {
             without_lines = without_lines.saturating_add(weight);
         }
-        if view.frames(site.stack).any(|frame| frame.name == PYTHON_LOOP) {
+        let mut runs_python = false;
+        let mut modules: Vec<Option<usize>> = Vec::new();
+        for frame in view.frames(site.stack) {
+            runs_python |= frame.traits.is_python_loop();
+            if frame.traits.is_unresolved()
+                && let Some(location) = frame.location
+            {
+                modules.push(location.module);
+            }
+        }
+        if runs_python {
             in_python = in_python.saturating_add(weight);
         }
-        let mut modules: Vec<Option<usize>> = view
-            .frames(site.stack)
-            .filter(|frame| is_unresolved(frame.name))
-            .filter_map(|frame| frame.location.map(|location| location.module))
-            .collect();
         modules.sort_unstable();
         modules.dedup();
         for module in modules {
@@ -190,7 +192,7 @@ fn cure(module: &ModuleInfo) -> String {
 fn is_named_main_without_line(view: &View<'_>, stack: usize) -> bool {
     view.frames(stack).next().is_some_and(|frame| {
         frame.line == 0
-            && !is_unresolved(frame.name)
+            && !frame.traits.is_unresolved()
             && frame.location.is_some_and(|location| location.module == Some(0))
     })
 }

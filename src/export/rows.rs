@@ -4,7 +4,6 @@ use super::escape::printable;
 use super::telling::{is_plumbing, telling};
 use super::text::{Paint, basename, is_system_file, keep_end, left, place, short_name};
 use super::view::{NamedFrame, TRUNCATED_STACK, View};
-use crate::profile::identity::is_unresolved;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -73,7 +72,7 @@ impl<'a> Rows<'a> {
             .into_iter()
             .flat_map(|first| first.telling.iter().take(common).filter_map(|at| first.frames.get(*at)));
         // An address says nothing that the rows could have in common.
-        let shared: Vec<NamedFrame<'a>> = shared.copied().filter(|frame| !is_unresolved(frame.name)).collect();
+        let shared: Vec<NamedFrame<'a>> = shared.copied().filter(|frame| !frame.traits.is_unresolved()).collect();
         let shared = shared.get(shared.len().saturating_sub(SHARED)..).unwrap_or_default().to_vec();
         note_lines(view, stacks, &mut candidates);
         Self { shared, rows: candidates.iter().map(Candidate::row).collect() }

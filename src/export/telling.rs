@@ -2,12 +2,59 @@
 
 use super::text::basename;
 use super::view::{NamedFrame, TRUNCATED_STACK, View};
-use crate::profile::identity::without_arguments;
+use crate::profile::identity::{is_unresolved, without_arguments};
+
+/// What a function's name and source file say of it. A profile has far fewer functions than frames, so each is looked at once
+/// ([`View::location_frames`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct NameTraits(u8);
+
+impl NameTraits {
+    const PLUMBING: u8 = 1;
+    const STANDARD_SOURCE: u8 = 1 << 1;
+    const WRAPPER: u8 = 1 << 2;
+    const UNRESOLVED: u8 = 1 << 3;
+    const PYTHON_LOOP: u8 = 1 << 4;
+
+    /// Those of a function.
+    pub(crate) fn of(name: &str, file: Option<&str>) -> Self {
+        let traits = [
+            (Self::PLUMBING, is_plumbing_by_name(name)),
+            (Self::STANDARD_SOURCE, file.is_some_and(is_standard_source)),
+            (Self::WRAPPER, is_wrapper(name)),
+            (Self::UNRESOLVED, is_unresolved(name)),
+            (Self::PYTHON_LOOP, name == PYTHON_LOOP),
+        ];
+        Self(traits.into_iter().filter(|(_, has)| *has).fold(0, |all, (bit, _)| all | bit))
+    }
+
+    /// Whether the address has no name.
+    pub(crate) fn is_unresolved(self) -> bool {
+        self.0 & Self::UNRESOLVED != 0
+    }
+
+    /// Whether it is the function of CPython in which Python's functions run.
+    pub(crate) fn is_python_loop(self) -> bool {
+        self.0 & Self::PYTHON_LOOP != 0
+    }
+}
+
+/// The function of CPython in which Python's functions run.
+const PYTHON_LOOP: &str = "_PyEval_EvalFrameDefault";
 
 /// The frames that tell whose allocation it is, see [`telling`]: the innermost `count` of them.
 pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) -> Vec<NamedFrame<'a>> {
-    let frames: Vec<NamedFrame<'a>> = view.frames(stack).collect();
-    telling(&frames).into_iter().take(count).filter_map(|at| frames.get(at).copied()).collect()
+    let runs_script = view.has_scripts() && view.frames(stack).any(|frame| frame.is_script());
+    let mut found: Vec<NamedFrame<'a>> = Vec::with_capacity(count.min(8));
+    let mut frames = view.frames(stack).peekable();
+    while found.len() < count
+        && let Some(frame) = frames.next()
+    {
+        if tells(&frame, frames.peek(), found.last(), runs_script) {
+            found.push(frame);
+        }
+    }
+    if found.is_empty() { view.frames(stack).take(count).collect() } else { found }
 }
 
 /// Which of a stack's frames tell whose allocation it is: all but the standard libraries', the program's start-up code, the way to
@@ -15,19 +62,26 @@ pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) ->
 pub(crate) fn telling(frames: &[NamedFrame<'_>]) -> Vec<usize> {
     let runs_script = frames.iter().any(NamedFrame::is_script);
     let mut telling: Vec<usize> = Vec::new();
-    let mut last = "";
     for (at, frame) in frames.iter().enumerate() {
-        let is_way_in = telling.is_empty() && (is_global_allocator(frame, frames.get(at + 1)) || is_wrapper(frame));
-        let is_interpreter = runs_script && !frame.is_script() && is_of_python(frame);
-        if is_way_in || is_interpreter || is_plumbing(frame) || frame.name == TRUNCATED_STACK {
-            continue;
-        }
-        if telling.is_empty() || last != frame.name {
+        let last = telling.last().and_then(|last: &usize| frames.get(*last));
+        if tells(frame, frames.get(at + 1), last, runs_script) {
             telling.push(at);
-            last = frame.name;
         }
     }
     if telling.is_empty() { (0..frames.len()).collect() } else { telling }
+}
+
+/// Whether a frame does, after the last one that did. `runs_script`: the stack has functions of a script.
+fn tells(
+    frame: &NamedFrame<'_>,
+    caller: Option<&NamedFrame<'_>>,
+    last: Option<&NamedFrame<'_>>,
+    runs_script: bool,
+) -> bool {
+    let is_way_in = last.is_none() && (is_global_allocator(frame, caller) || frame.traits.0 & NameTraits::WRAPPER != 0);
+    let is_interpreter = runs_script && !frame.is_script() && is_of_python(frame);
+    !(is_way_in || is_interpreter || is_plumbing(frame) || frame.name == TRUNCATED_STACK)
+        && last.is_none_or(|last| last.name != frame.name)
 }
 
 /// Whether a frame is of Python's interpreter, by its module: `python3.11`, `libpython3.11.so.1.0`, a module of the standard library in `lib-dynload`.
@@ -39,11 +93,11 @@ fn is_of_python(frame: &NamedFrame<'_>) -> bool {
 }
 
 /// Whether a function is known to do no more than to call the allocator and to end the program, or throw, where that fails.
-fn is_wrapper(frame: &NamedFrame<'_>) -> bool {
+fn is_wrapper(name: &str) -> bool {
     const FUNCTIONS: &str = "\
         xmalloc xcalloc xrealloc xstrdup xstrndup xmemdup xzalloc xmallocz xmemdupz xcharalloc xreallocarray \
         g_malloc g_malloc0 g_realloc g_malloc_n g_malloc0_n";
-    FUNCTIONS.split(' ').any(|function| function == without_arguments(frame.name))
+    FUNCTIONS.split(' ').any(|function| function == without_arguments(name))
 }
 
 /// The frames of a stack, innermost first, up to `main` or a test's function: what called those is none of the program's. All, if none
@@ -71,7 +125,8 @@ fn is_test_runner(name: &str) -> bool {
 /// Whether a function belongs to a standard library, to the way to an allocator, or to what runs before `main`.
 pub(crate) fn is_plumbing(frame: &NamedFrame<'_>) -> bool {
     // Where inlined calls are not known, the program's own function bears the file of what was inlined into it.
-    is_plumbing_by_name(frame.name) || frame.inlined && frame.file.is_some_and(is_standard_source)
+    let NameTraits(traits) = frame.traits;
+    traits & NameTraits::PLUMBING != 0 || frame.inlined && traits & NameTraits::STANDARD_SOURCE != 0
 }
 
 /// Whether an inlined frame with a bare name is a function of GlobalAlloc, which the standard library calls only.
@@ -114,7 +169,15 @@ mod tests {
 
     #[test]
     fn standard_libraries_and_allocators_tell_nothing() {
-        let frame = |name, file, inlined| NamedFrame { name, file, line: 1, inlined, location: None, module: None };
+        let frame = |name, file, inlined| NamedFrame {
+            name,
+            file,
+            line: 1,
+            inlined,
+            location: None,
+            module: None,
+            traits: NameTraits::of(name, file),
+        };
         let plumbing = |name, file| is_plumbing(&frame(name, file, true));
         for file in [
             "/rustc/59807616e1fa/library/alloc/src/raw_vec/mod.rs",

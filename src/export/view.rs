@@ -1,6 +1,7 @@
 //! The profile as exporters look at it: stacks that begin at the allocator's caller, sampled figures scaled to
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
+use super::telling::NameTraits;
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
@@ -43,6 +44,8 @@ pub(crate) struct NamedFrame<'a> {
     pub location: Option<&'a Location>,
     /// The module there.
     pub module: Option<&'a ModuleInfo>,
+    /// What its name and file say of it.
+    pub traits: NameTraits,
 }
 
 impl<'a> NamedFrame<'a> {
@@ -120,6 +123,9 @@ pub(crate) struct View<'a> {
     sites: OnceCell<Sites>,
     /// See [`View::types_of_site`].
     shares: OnceCell<types::Shares>,
+    /// For each function.
+    traits: OnceCell<Vec<NameTraits>>,
+    has_scripts: OnceCell<bool>,
 }
 
 impl<'a> View<'a> {
@@ -131,7 +137,15 @@ impl<'a> View<'a> {
         } else {
             profile.samples.iter().map(unsample).collect()
         };
-        Self { profile, samples, leak_labels: leak_labels(profile), sites: OnceCell::new(), shares: OnceCell::new() }
+        Self {
+            profile,
+            samples,
+            leak_labels: leak_labels(profile),
+            sites: OnceCell::new(),
+            shares: OnceCell::new(),
+            traits: OnceCell::new(),
+            has_scripts: OnceCell::new(),
+        }
     }
 
     /// What to show first.
@@ -190,13 +204,14 @@ impl<'a> View<'a> {
     /// The frames of a stack, innermost first; at least one.
     pub fn frames(&self, stack: usize) -> impl Iterator<Item = NamedFrame<'a>> {
         let locations = self.locations(stack);
-        let synthetic = locations.is_empty().then_some(NamedFrame {
+        let synthetic = locations.is_empty().then(|| NamedFrame {
             name: UNKNOWN_STACK,
             file: None,
             line: 0,
             inlined: false,
             location: None,
             module: None,
+            traits: NameTraits::of(UNKNOWN_STACK, None),
         });
         locations.iter().flat_map(|index| self.location_frames(*index)).chain(synthetic)
     }
@@ -204,13 +219,16 @@ impl<'a> View<'a> {
     /// The frames of one location.
     pub fn location_frames(&self, index: usize) -> impl Iterator<Item = NamedFrame<'a>> {
         let profile = self.profile;
+        let traits = self.traits.get_or_init(|| profile.functions.iter().map(traits).collect());
         profile.locations.get(index).into_iter().flat_map(move |location| {
             let module = location.module.and_then(|index| profile.modules.get(index));
             location.lines.iter().filter_map(move |line| {
                 let function = profile.functions.get(line.function)?;
                 let name = if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name };
+                let traits = traits.get(line.function).copied().unwrap_or_default();
                 let (line, inlined) = (line.line, line.inlined);
                 Some(NamedFrame {
+                    traits,
                     name,
                     file: function.file.as_deref(),
                     line,
@@ -220,6 +238,11 @@ impl<'a> View<'a> {
                 })
             })
         })
+    }
+
+    /// Whether any stack has a line of a script.
+    pub fn has_scripts(&self) -> bool {
+        *self.has_scripts.get_or_init(|| self.profile.locations.iter().any(Location::is_script))
     }
 
     /// What a site is called by: [`Profile::site_id`].
@@ -318,6 +341,11 @@ impl<'a> View<'a> {
         }
         hasher.finish()
     }
+}
+
+fn traits(function: &Function) -> NameTraits {
+    let name = if function.name.is_empty() { UNKNOWN_FUNCTION } else { &function.name };
+    NameTraits::of(name, function.file.as_deref())
 }
 
 /// For each stack the worst class of its live blocks.

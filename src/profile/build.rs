@@ -14,8 +14,10 @@ use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, Snapshot};
 use crate::profile::course::Course;
 use crate::unwinder::{Frame, Quality, StackTable};
-use rustc_hash::FxHashMap;
+use hashbrown::HashTable;
+use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::BTreeMap;
+use std::hash::Hasher;
 
 mod leaks;
 mod locations;
@@ -122,7 +124,9 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
                 let exported = tables.export(&mut locations, list, Quality::Complete);
                 return (id, Exported { operator: Some(BEFORE_ATTACH.to_owned()), ..exported });
             }
-            let list = numbers.iter().filter_map(place).collect();
+            // of its exact size: there may be a million
+            let mut list = Vec::with_capacity(numbers.len());
+            list.extend(numbers.iter().filter_map(place));
             (id, tables.export(&mut locations, list, input.stacks.quality(id)))
         })
         .collect();
@@ -233,15 +237,22 @@ impl Walked {
     fn of(stacks: &dyn Stacks, ids: &[StackId]) -> Self {
         let mut all = Self { frames: Vec::new(), numbers: Vec::new(), ends: Vec::with_capacity(ids.len()) };
         let mut known: FxHashMap<Frame, u32> = FxHashMap::default();
+        let mut before = (0, Vec::new());
         for &id in ids {
-            for frame in stacks.frames(id) {
-                let number = *known.entry(frame).or_insert_with(|| {
-                    all.frames.push(frame);
+            let start = all.numbers.len();
+            let frames = stacks.frames(id);
+            // stacks that were found one after the other mostly have their innermost frames in common
+            let common = frames.iter().zip(&before.1).take_while(|(frame, before)| frame == before).count();
+            all.numbers.extend_from_within(before.0..before.0 + common);
+            for frame in frames.iter().skip(common) {
+                let number = *known.entry(*frame).or_insert_with(|| {
+                    all.frames.push(*frame);
                     all.frames.len() as u32 - 1
                 });
                 all.numbers.push(number);
             }
             all.ends.push(all.numbers.len());
+            before = (start, frames);
         }
         all
     }
@@ -284,7 +295,8 @@ impl Strings {
 struct Tables {
     strings: Strings,
     stacks: Vec<Stack>,
-    stack_index: FxHashMap<Vec<usize>, usize>,
+    /// Indices into `stacks`, by their locations.
+    stack_index: HashTable<usize>,
     samples: Vec<Sample>,
     growths: BTreeMap<usize, Growth>,
     capacities: BTreeMap<usize, Capacity>,
@@ -303,7 +315,10 @@ impl Tables {
         } else if list.is_empty() {
             list.push(locations.synthetic(UNKNOWN_STACK));
         }
-        let stack = match self.stack_index.get(&list) {
+        let hash = hash_of(&list);
+        let stacks = &self.stacks;
+        let is_it = |known: &usize| stacks.get(*known).is_some_and(|stack| stack.locations == list);
+        let stack = match self.stack_index.find(hash, is_it) {
             Some(&known) => {
                 if let Some(stack) = self.stacks.get_mut(known) {
                     stack.quality = stack.quality.max(quality);
@@ -311,7 +326,8 @@ impl Tables {
                 known
             }
             None => {
-                self.stack_index.insert(list.clone(), self.stacks.len());
+                let rehash = |known: &usize| stacks.get(*known).map_or(0, |stack| hash_of(&stack.locations));
+                self.stack_index.insert_unique(hash, stacks.len(), rehash);
                 self.stacks.push(Stack { locations: list, quality, leak: None, object: None });
                 self.stacks.len() - 1
             }
@@ -413,6 +429,12 @@ impl Tables {
             }
         }
     }
+}
+
+fn hash_of(locations: &[usize]) -> u64 {
+    let mut hasher = FxHasher::default();
+    locations.iter().for_each(|location| hasher.write_usize(*location));
+    hasher.finish()
 }
 
 fn add(sample: &mut Sample, site: &SiteStats) {

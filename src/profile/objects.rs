@@ -64,6 +64,8 @@ impl Certainty {
 /// A frame, as much of it as tells types.
 #[derive(Clone, Copy, Debug)]
 struct Caller<'a> {
+    /// Index into [`Profile::functions`].
+    function: usize,
     name: &'a str,
     /// Whether all that was inlined at its address is shown as frames of their own.
     shows_inlined: bool,
@@ -83,22 +85,31 @@ enum Told {
 }
 
 /// The type that the innermost frames tell, and the number of the frame that called for memory: the first that does not only hand on what its caller has asked for.
-fn told<'a>(frames: impl Iterator<Item = Caller<'a>>) -> (Option<(String, Certainty)>, usize) {
+fn told<'a>(
+    frames: impl Iterator<Item = Caller<'a>>,
+    known: &mut FxHashMap<usize, Told>,
+) -> (Option<(String, Certainty)>, usize) {
     let mut at = 0;
-    for frame in frames.take_while(|frame| frame.name.len() <= LONGEST_READ) {
-        let told = match rust::told(frame.name) {
-            Told::Other => cxx::told(frame.name),
-            told => told,
-        };
+    for frame in frames {
         let certainty = if frame.shows_inlined { Certainty::Exact } else { Certainty::Inferred };
-        match told {
+        match known.entry(frame.function).or_insert_with(|| told_by_name(frame.name)) {
             Told::Nothing => at += 1,
-            Told::Allocates(name) => return (Some((name, Certainty::Exact)), at),
-            Told::Constructs(name) => return (Some((name, certainty)), at),
+            Told::Allocates(name) => return (Some((name.clone(), Certainty::Exact)), at),
+            Told::Constructs(name) => return (Some((name.clone(), certainty)), at),
             Told::Other => break,
         }
     }
     (None, at)
+}
+
+fn told_by_name(name: &str) -> Told {
+    if name.len() > LONGEST_READ {
+        return Told::Other;
+    }
+    match rust::told(name) {
+        Told::Other => cxx::told(name),
+        told => told,
+    }
 }
 
 /// A line of source: the file of the module that was made of it, its own, its number.
@@ -108,6 +119,7 @@ impl Profile {
     /// Finds the types of the objects on the stacks of which they are not known yet. `line_of`: a line of source, if it may be read and is what the module was made of.
     pub fn find_object_types(&mut self, line_of: &mut dyn FnMut(&Path, &str, u32) -> Option<String>) {
         let mut names: FxHashMap<String, Arc<str>> = FxHashMap::default();
+        let mut of_functions: FxHashMap<usize, Told> = FxHashMap::default();
         let mut of_lines: FxHashMap<(Place<'_>, bool), Option<String>> = FxHashMap::default();
         let mut found = Vec::new();
         for (number, stack) in self.stacks.iter().enumerate().filter(|(_, stack)| stack.object.is_none()) {
@@ -119,9 +131,10 @@ impl Profile {
                 location.lines.iter().map(move |line| (line, module, shows_inlined))
             });
             let frames = lines.clone().filter_map(|(line, _, shows_inlined)| {
-                Some(Caller { name: &self.functions.get(line.function)?.name, shows_inlined })
+                let function = line.function;
+                Some(Caller { function, name: &self.functions.get(function)?.name, shows_inlined })
             });
-            let (told, caller) = told(frames);
+            let (told, caller) = told(frames, &mut of_functions);
             let told = told.or_else(|| {
                 let (line, module, _) = lines.clone().nth(caller)?;
                 let function = self.functions.get(line.function)?;

@@ -1,7 +1,11 @@
 use super::*;
 
+fn callers<'a>(names: &[&'a str], shows_inlined: bool) -> impl Iterator<Item = Caller<'a>> {
+    names.to_vec().into_iter().enumerate().map(move |(function, name)| Caller { function, name, shows_inlined })
+}
+
 fn of_names(names: &[&str], shows_inlined: bool) -> Option<(String, Certainty)> {
-    told(names.iter().map(|name| Caller { name, shows_inlined })).0
+    told(callers(names, shows_inlined), &mut FxHashMap::default()).0
 }
 
 /// Names as demanglers give them, of programs that g++, clang and rustc have made.
@@ -112,7 +116,7 @@ fn the_first_that_does_not_only_hand_on_tells() {
     // a container that calls the program, which allocates for itself
     let own = ["go()", "std::vector<Foo, std::allocator<Foo> >::resize(unsigned long)"];
     assert_eq!(of_names(&own, true), None);
-    assert_eq!(told(rust.iter().chain(&["x"]).map(|name| Caller { name, shows_inlined: true })).1, 4);
+    assert_eq!(told(callers(&[&rust[..], &["x"]].concat(), true), &mut FxHashMap::default()).1, 4);
 }
 
 #[test]
