@@ -1,0 +1,200 @@
+//! The nodes of the trie, and the frames that they add: most nodes take four bytes, the number of their frame.
+
+use super::chunked::Chunked;
+use super::index::{Entries, Index};
+use crate::addr::ModuleId;
+use rustc_hash::FxHasher;
+use std::hash::Hasher;
+
+/// Nodes of a group: a bit each in its word.
+const GROUP: usize = 64;
+
+/// Which of 64 nodes do not stand right behind their parents.
+#[derive(Clone, Copy, Default, Debug)]
+struct Group {
+    bits: u64,
+    /// How many there are in the groups before.
+    before: u32,
+}
+
+/// What is to be known of a node that does not stand right behind its parent.
+#[derive(Clone, Copy, Default, Debug)]
+struct Branch {
+    parent: u32,
+    /// The next node of the same bucket.
+    next: u32,
+}
+
+/// The nodes, by number. Number 0 is the root.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Nodes {
+    frames: Chunked<u32>,
+    groups: Chunked<Group>,
+    branches: Chunked<Branch>,
+}
+
+impl Nodes {
+    pub(super) const fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    pub(super) fn view(&mut self) -> Self {
+        Self { frames: self.frames.view(), groups: self.groups.view(), branches: self.branches.view() }
+    }
+
+    /// The number of the node's frame.
+    #[inline]
+    pub(super) fn frame(&self, node: u32) -> Option<u32> {
+        self.frames.get(node as usize)
+    }
+
+    /// The parent of a node that is there; the root is its own.
+    #[inline]
+    pub(super) fn parent(&self, node: u32) -> u32 {
+        self.branch(node).map_or(node.saturating_sub(1), |branch| self.branches.get(branch).unwrap_or_default().parent)
+    }
+
+    /// Which of the branches a node is, if it is one.
+    #[inline]
+    fn branch(&self, node: u32) -> Option<usize> {
+        let group = self.groups.get(node as usize / GROUP)?;
+        let bit = 1 << (node as usize % GROUP);
+        (group.bits & bit != 0).then(|| group.before as usize + (group.bits & (bit - 1)).count_ones() as usize)
+    }
+
+    /// Adds a node: right behind its parent, where `parent` is None.
+    pub(super) fn push(&mut self, frame: u32, parent: Option<u32>) {
+        let at = self.frames.len();
+        if at.is_multiple_of(GROUP) {
+            self.groups.push(Group { bits: 0, before: self.branches.len() as u32 });
+        }
+        self.frames.push(frame);
+        if let Some(parent) = parent {
+            self.branches.push(Branch { parent, next: 0 });
+            if let Some(group) = self.groups.get_mut(at / GROUP) {
+                group.bits |= 1 << (at % GROUP);
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.frames.bytes() + self.groups.bytes() + self.branches.bytes()
+    }
+}
+
+impl Entries for Nodes {
+    fn next(&self, entry: u32) -> u32 {
+        self.branch(entry).and_then(|branch| self.branches.get(branch)).unwrap_or_default().next
+    }
+
+    fn set_next(&mut self, entry: u32, next: u32) {
+        if let Some(branch) = self.branch(entry).and_then(|branch| self.branches.get_mut(branch)) {
+            branch.next = next;
+        }
+    }
+
+    fn hash(&self, entry: u32) -> u64 {
+        hash_of_node(self.parent(entry), self.frame(entry).unwrap_or_default())
+    }
+}
+
+/// The hash of a node in the index of nodes.
+pub(super) fn hash_of_node(parent: u32, frame: u32) -> u64 {
+    hash(u64::from(parent) << 32 | u64::from(frame), 0)
+}
+
+fn hash(one: u64, two: u64) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write_u64(one);
+    hasher.write_u64(two);
+    hasher.finish()
+}
+
+/// What a node adds to its parent: an address with its flags, and the module that it lies in.
+#[derive(Clone, Copy, Default, Debug)]
+struct Entry {
+    /// In two halves, so that the entry needs no padding.
+    low: u32,
+    high: u32,
+    module: u32,
+    next: u32,
+}
+
+const _: () = assert!(size_of::<Entry>() == 16);
+
+impl Entry {
+    const fn is(self, word: u64, module: ModuleId) -> bool {
+        self.low == word as u32 && self.high == (word >> 32) as u32 && self.module == module.0
+    }
+
+    fn word(self) -> u64 {
+        u64::from(self.high) << 32 | u64::from(self.low)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Table(Chunked<Entry>);
+
+impl Entries for Table {
+    fn next(&self, entry: u32) -> u32 {
+        self.0.get(entry as usize).unwrap_or_default().next
+    }
+
+    fn set_next(&mut self, entry: u32, next: u32) {
+        if let Some(entry) = self.0.get_mut(entry as usize) {
+            entry.next = next;
+        }
+    }
+
+    fn hash(&self, entry: u32) -> u64 {
+        let entry = self.0.get(entry as usize).unwrap_or_default();
+        hash(entry.word(), entry.module.into())
+    }
+}
+
+/// Each frame once, by number: of a million nodes there are some thousands. Number 0 is the root's.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Frames {
+    table: Table,
+    index: Index,
+}
+
+impl Frames {
+    pub(super) fn view(&mut self) -> Self {
+        Self { table: Table(self.table.0.view()), index: self.index.view() }
+    }
+
+    /// Whether the frame with this number is this one.
+    #[inline]
+    pub(super) fn is(&self, number: u32, word: u64, module: ModuleId) -> bool {
+        self.table.0.get(number as usize).is_some_and(|entry| entry.is(word, module))
+    }
+
+    /// The frame with this number: its word, and its module.
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> (u64, ModuleId) {
+        let entry = self.table.0.get(number as usize).unwrap_or_default();
+        (entry.word(), ModuleId(entry.module))
+    }
+
+    /// The number of a frame. Frames are fewer than nodes, which have numbers of 32 bits.
+    pub(super) fn number(&mut self, word: u64, module: ModuleId) -> u32 {
+        if self.table.0.len() == 0 {
+            self.table.0.push(Entry::default());
+        }
+        let hash = hash(word, module.0.into());
+        if let Some(known) = self.index.find(&self.table, hash, |number| self.is(number, word, module)) {
+            return known;
+        }
+        let number = self.table.0.len() as u32;
+        self.table.0.push(Entry { low: word as u32, high: (word >> 32) as u32, module: module.0, next: 0 });
+        self.index.enter(&mut self.table, hash, number);
+        number
+    }
+
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.table.0.bytes() + self.index.bytes()
+    }
+}
