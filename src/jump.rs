@@ -13,4 +13,5 @@ pub mod rules;
 pub mod sampling;
 pub mod shared;
 pub mod stub;
+pub mod tails;
 pub mod undo;

@@ -4,6 +4,7 @@ mod short;
 
 pub(crate) use super::escape::printable;
 use super::view::NamedFrame;
+pub(crate) use crate::figures::grouped;
 use crate::profile::Anomalies;
 use crate::profile::identity::is_unresolved;
 pub(crate) use short::short_name;
@@ -58,19 +59,6 @@ impl Paint {
     pub fn yellow(self, text: &str) -> String {
         self.with(Self::YELLOW, text)
     }
-}
-
-/// `1,234,567`
-pub(crate) fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 /// `12.34 MiB`: at least three significant digits, in powers of 1024. Below 1 KiB `123 B`.

@@ -8,7 +8,7 @@
 /// The first word of the code region and of the shared region: `heapjump`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
 /// The version of this layout, the word behind [`MAGIC`].
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a [`NOP`], while somebody answers. Who finds
 /// a region that another heaptrace has left needs no more than this, the magic number, and [`STATE_ACTIVE`].
@@ -64,6 +64,8 @@ pub const SAMPLED: u64 = 0x90;
 pub const SPINS: u64 = 0x94;
 /// A u32: of how many frames stacks have at most; 0: nothing is listed ([`LIST`]).
 pub const LIST_DEPTH: u64 = 0x98;
+/// A u32: 0 while [`TAIL_AREA`] has no entry.
+pub const TAILED: u64 = 0x9c;
 /// A u64 in a cache line of its own: which copy slots are taken, one bit each.
 pub const COPY_BITS: u64 = 0xc0;
 
@@ -372,15 +374,16 @@ pub const INDEX_MOST: u64 = 1 << 20;
 
 /// Where the search for the node of the caller at `ra` of the stack `parent` begins, in an index of `mask` + 1 slots.
 pub const fn index_slot(parent: u32, ra: u64, mask: u64) -> u64 {
-    ((ra ^ (parent as u64) << 40).wrapping_mul(HASH) >> 32) & mask
+    // both are multiplied: nodes of one return address have many parents, which must not come to the same few slots
+    ((ra ^ (parent as u64).wrapping_mul(HASH)).wrapping_mul(HASH) >> 32) & mask
 }
 
 /// Nodes of [`NODE_SIZE`] bytes, each at its number: that of the stack in the tracer's table. Node 0 is the empty stack.
 pub const NODE_AREA: u64 = 0x244_0000;
 /// Bytes of a node.
 pub const NODE_SIZE: u64 = 32;
-/// How many nodes there are at most. Stacks beyond that stay unknown to the routine.
-pub const NODES: u64 = 786_432;
+/// How many nodes there are at most. Stacks whose nodes have no room are in [`TAIL_AREA`].
+pub const NODES: u64 = 524_288;
 
 /// In a node: the address of the frame (u64; a return address). 0: the node matches nothing. Written last, and never changed but to 0.
 pub const NODE_RA: u64 = 0;
@@ -400,6 +403,34 @@ pub const NODE_RBP: u64 = 22;
 pub const NODE_OFFSET: u64 = 24;
 /// In a node: how many frames the stack has (u32).
 pub const NODE_DEPTH: u64 = 28;
+
+/// Stacks that have no nodes, by what a thread lists of them: [`TAILS`] entries of [`TAIL_SIZE`] bytes. A search begins at [`tail_slot`] and goes on to the next entry,
+/// round the end, up to one whose hash is 0. When three quarters are in use the tracer frees all of them.
+pub const TAIL_AREA: u64 = 0x344_0000;
+/// Entries of the table: a power of two.
+pub const TAILS: u64 = 1 << 19;
+/// Bytes of an entry.
+pub const TAIL_SIZE: u64 = 16;
+/// In an entry: the hash of the list (u64), see [`tail_hash`]; 0: the entry is free. Written last. Who has read the stack reads it again: if it is another one, the entry was
+/// freed meanwhile.
+pub const TAIL_HASH: u64 = 0;
+/// In an entry: the stack's id (u32).
+pub const TAIL_STACK: u64 = 8;
+
+/// The hash of the stack `parent` with these callers, the innermost first. Never 0.
+pub fn tail_hash(parent: u64, callers: &[u64]) -> u64 {
+    // The parent's number alone is mixed, too: added to an address it would be another parent's with another address.
+    let mix = |hash: u64| {
+        let hash = hash.wrapping_mul(HASH);
+        hash ^ hash >> 32
+    };
+    callers.iter().fold(mix(parent), |hash, caller| mix(hash ^ caller)) | 1
+}
+
+/// Where the search for a list begins.
+pub const fn tail_slot(hash: u64) -> u64 {
+    (hash & 0xffff_ffff) >> (32 - TAILS.trailing_zeros())
+}
 
 /// The rules of frames by their return addresses alone, for walks on to stacks that have no node yet: [`RULES`] entries of [`RULE_SIZE`] bytes. A search
 /// begins at [`rule_slot`] and goes on to the next entry, round the end, up to one whose address is 0.
@@ -453,7 +484,8 @@ const _: () = {
     assert!(COPY_AREA + COPIES * COPY_SIZE <= RING_AREA);
     assert!(RING_AREA + CELLS * RING_SIZE <= INDEX_AREA);
     assert!(INDEX_AREA + 4 * (2 * INDEX_MOST) <= NODE_AREA);
-    assert!(NODE_AREA + NODES * NODE_SIZE <= PAGE_AREA);
+    assert!(NODE_AREA + NODES * NODE_SIZE <= TAIL_AREA);
+    assert!(TAIL_AREA + TAILS * TAIL_SIZE <= PAGE_AREA);
     assert!(PAGE_AREA + PAGES <= DISTANCE_AREA);
     assert!(DISTANCE_AREA + 8 * DISTANCES <= LIVE_AREA);
     assert!(LIVE_AREA + LIVE_BUCKETS * LIVE_BUCKET <= RULE_AREA);

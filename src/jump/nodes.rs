@@ -35,7 +35,7 @@ pub struct Nodes {
     /// How many of them are in the index.
     indexed: u64,
     slots: u64,
-    /// Stacks that found no room, and the latest of these: they have ascending numbers.
+    /// Nodes that found no room, and the latest of these: they have ascending numbers.
     refused: u64,
     latest_refused: u32,
 }
@@ -62,7 +62,7 @@ impl Nodes {
         u64::from(id) >= NODES
     }
 
-    /// How many stacks found no room.
+    /// How many nodes found no room.
     pub const fn refused(&self) -> u64 {
         self.refused
     }
@@ -251,6 +251,14 @@ mod tests {
         let (&(parent, ra), _) = known.iter().find(|(_, id)| **id == 77).unwrap();
         assert_eq!(find(&shared, parent, ra), None);
         assert!(!nodes.is_published(77) && nodes.iter().count() == 19_998);
+    }
+
+    /// `main` calls in a quarter of a million stacks: each of its nodes begins a search of its own, mostly.
+    #[test]
+    fn nodes_of_one_return_address_are_spread_over_the_index() {
+        let slots = (1..250_000).map(|parent| index_slot(parent, 0x7f34_5678_9abc, (1 << 19) - 1));
+        let different = slots.collect::<std::collections::HashSet<_>>().len();
+        assert!(different > 180_000, "{different}");
     }
 
     #[test]

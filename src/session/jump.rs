@@ -44,6 +44,7 @@ use crate::jump::nodes::Nodes;
 use crate::jump::rules::Rules;
 use crate::jump::shared::Shared;
 use crate::jump::stub::Stub;
+use crate::jump::tails::Tails;
 use crate::jump::undo::{Code, Place};
 use crate::maps::Mapping;
 use crate::memory::ReadMemory;
@@ -136,6 +137,9 @@ pub(super) struct Jump {
     stubs: Vec<Stub>,
     nodes: Nodes,
     rules: Rules,
+    tails: Tails,
+    /// The list that was taken last: its memory is used again.
+    listed: Vec<u64>,
     merge: Merge,
     /// Which thread has each cell.
     cells: Vec<Option<Owner>>,

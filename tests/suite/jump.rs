@@ -1,6 +1,7 @@
 //! The jump engine against the trap engine, the fixtures' ledgers and the program's own text. `./test` runs whole suites with it, too.
 
 mod children;
+mod deep;
 mod operators;
 mod order;
 mod same;

@@ -1,6 +1,7 @@
 //! What the routine can't do in a process on the jump engine, and why: one line a cause, for the summary.
 
 use crate::addr::TaskId;
+use crate::figures::grouped;
 use crate::jump::layout::{CELLS, NODES};
 use crate::patches::own::EntryError;
 use rustc_hash::FxHashMap;
@@ -78,7 +79,7 @@ pub(in crate::session) struct Fallbacks {
     unwalkable: u64,
     /// Calls whose stacks were copied, as there is no room for their nodes.
     without_room: u64,
-    /// These stacks.
+    /// These nodes.
     refused: u64,
 }
 
@@ -99,7 +100,7 @@ impl Fallbacks {
         self.asks += 1;
     }
 
-    /// `refused`: stacks that had no room until now.
+    /// `refused`: nodes that had no room until now.
     pub(super) fn note_copy(&mut self, copied: Copied, refused: u64) {
         match copied {
             Copied::Published => {}
@@ -133,7 +134,7 @@ impl Fallbacks {
         let relevant = |calls: u64| {
             let is_relevant = calls >= LEAST_CALLS && calls.saturating_mul(SHARE) > events;
             let percent = calls.saturating_mul(100).checked_div(events).unwrap_or(100).min(100);
-            is_relevant.then(|| format!("{calls} calls ({percent} %)"))
+            is_relevant.then(|| format!("{} calls ({percent} %)", grouped(calls)))
         };
         if let Some(calls) = relevant(self.unwalkable) {
             told.push(format!(
@@ -141,11 +142,12 @@ impl Fallbacks {
                  signals: their stacks were copied and walked by heaptrace, which takes longer"
             ));
         }
-        if self.refused > 0 {
+        if let Some(calls) = relevant(self.without_room) {
             told.push(format!(
-                "the program calls its allocator from more than {NODES} different stacks: {} more have no room in the memory that the jump \
-                 engine has added, so that stacks were copied at {} calls, which takes longer (--max-depth makes them fewer)",
-                self.refused, self.without_room
+                "{calls} had stacks that were copied and walked by heaptrace, which takes longer: the memory that the jump engine has added has room \
+                 for {} frames of different stacks, {} more were found (--max-depth makes them fewer)",
+                grouped(NODES),
+                grouped(self.refused)
             ));
         }
         if let Some(calls) = relevant(self.asks) {
@@ -220,9 +222,13 @@ mod tests {
         }
         assert!(fallbacks.in_words(1_000_000).is_empty());
         let told = fallbacks.in_words(20_000);
-        assert!(told.len() == 2 && told.iter().all(|told| told.contains("2000 calls (10 %)")), "{told:?}");
-        fallbacks.note_copy(Copied::NoRoom, 7);
-        let told = fallbacks.in_words(1_000_000);
-        assert!(told.len() == 1 && told[0].contains("786432 different stacks: 7 more"), "{told:?}");
+        assert!(told.len() == 2 && told.iter().all(|told| told.contains("2,000 calls (10 %)")), "{told:?}");
+        fallbacks.note_copy(Copied::NoRoom, 7000);
+        assert!(fallbacks.in_words(1_000_000).is_empty(), "one call");
+        (0..2000).for_each(|_| fallbacks.note_copy(Copied::NoRoom, 7000));
+        let told = fallbacks.in_words(100_000);
+        let text = "2,001 calls (2 %) had stacks that were copied";
+        let frames = "room for 524,288 frames of different stacks, 7,000 more were found";
+        assert!(told.iter().any(|told| told.starts_with(text) && told.contains(frames)), "{told:?}");
     }
 }

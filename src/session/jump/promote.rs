@@ -17,6 +17,7 @@ use crate::jump::rules::Rules;
 use crate::jump::sampling::SizeOf;
 use crate::jump::shared::Shared;
 use crate::jump::stub::{ENTRIES, ENTRY_SIZE, STUB_SIZE, STUBS, Stub, assemble};
+use crate::jump::tails::Tails;
 use crate::patches::Patch;
 use crate::patches::own::{EntryError, JUMP_LEN};
 use crate::profile::PromotedAt;
@@ -232,6 +233,8 @@ impl Process {
             stubs,
             nodes,
             rules: Rules::default(),
+            tails: Tails::default(),
+            listed: Vec::new(),
             merge: Merge::default(),
             cells: (0..CELLS).map(|_| None).collect(),
             by_tid: FxHashMap::default(),

@@ -6,7 +6,7 @@ use crate::addr::{Addr, FrameAddr, StackId};
 use crate::arch::{Regs, reg};
 use crate::jump::frames;
 use crate::jump::layout::{
-    COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, LIST, LIST_MOST, LIST_PARENT, RBP_SAME,
+    COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, LIST, LIST_MOST, LIST_PARENT, RBP_SAME, tail_hash,
 };
 use crate::jump::merge::RecordedStack;
 use crate::jump::nodes::{Nodes, Onward};
@@ -57,20 +57,29 @@ impl Process {
     fn take_list(&mut self, jump: &mut Jump, list: &List) -> Option<(StackId, Copied)> {
         let unwinder = &mut self.space.unwinder;
         let shared = &jump.region.mapping;
-        let callers = (0..list.len).map(|index| Addr(shared.word(list.at + 8 * index)));
+        let mut listed = std::mem::take(&mut jump.listed);
+        listed.clear();
+        listed.extend((0..list.len).map(|index| shared.word(list.at + 8 * index)));
+        let callers = listed.iter().map(|caller| Addr(*caller));
         let mut last = list.parent;
         let unwound =
             unwinder.extend(list.parent, callers, self.settings.max_depth, &mut |parent, stack, frame, rule| {
                 jump.nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
                 last = stack;
             });
-        let stack = unwound?.stack;
-        if stack != last {
-            // too deep: all walks end there
-            jump.nodes.end_at(shared, last.0, stack.0);
-        }
-        let copied = if Nodes::has_no_room(stack.0) { Copied::NoRoom } else { Copied::Published };
-        Some((stack, copied))
+        let taken = unwound.map(|unwound| {
+            let stack = unwound.stack;
+            if stack != last {
+                // too deep: all walks end there
+                jump.nodes.end_at(shared, last.0, stack.0);
+            }
+            if !jump.nodes.is_published(last.0) {
+                jump.tails.publish(shared, tail_hash(list.parent.0.into(), &listed), stack.0);
+            }
+            (stack, Copied::Published)
+        });
+        jump.listed = listed;
+        taken
     }
 
     /// The same of a stack that was walked at a stop.
@@ -151,6 +160,7 @@ impl Process {
         }
         let is_elsewhere = |ra, module| space.unwinder.module_of(FrameAddr::Return(Addr(ra)).lookup()) != Some(module);
         jump.rules.forget(&jump.region.mapping, &is_elsewhere);
+        jump.tails.clear(&jump.region.mapping);
     }
 }
 

@@ -180,7 +180,7 @@ heaptrace_jump_hash:
     ja \missed
     add r8, r11
     mov rax, rcx
-    shl rax, 40
+    imul rax, qword ptr [rip + heaptrace_jump_hash]
     xor rax, rsi
     imul rax, qword ptr [rip + heaptrace_jump_hash]
     shr rax, 32
@@ -1032,6 +1032,49 @@ list_ended:
     sub r9, r8
     sub r9, {COPY_STACK}
     shr r9, 3
+    cmp dword ptr [r11 + {TAILED}], 0
+    je list_told
+    # a stack that has no nodes: rax = the hash of what was listed
+    mov rax, qword ptr [r8 + {LIST_PARENT}]
+    xor ecx, ecx
+52:
+    imul rax, qword ptr [rip + heaptrace_jump_hash]
+    mov rsi, rax
+    shr rsi, 32
+    xor rax, rsi
+    cmp rcx, r9
+    jae 56f
+    xor rax, qword ptr [r8 + rcx * 8 + {COPY_STACK}]
+    inc rcx
+    jmp 52b
+56:
+    or rax, 1
+    mov edi, eax
+    shr edi, {TAIL_SHIFT}
+53:
+    mov rsi, rdi
+    shl rsi, {TAIL_BITS}
+    add rsi, r11
+    mov rcx, qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}]
+    cmp rcx, rax
+    je list_found
+    test rcx, rcx
+    jz list_told
+    inc edi
+    and edi, {TAILS} - 1
+    dec dword ptr [rsp + 24]
+    jnz 53b
+    jmp list_told
+list_found:
+    mov ecx, dword ptr [rsi + {TAIL_AREA} + {TAIL_STACK}]
+    cmp qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}], rax
+    jne list_told                       # freed meanwhile: that may be another one's
+    test ecx, ecx
+    jz list_told
+    mov r9, qword ptr [rsp + 16]
+    dec qword ptr [r9 + {CELL_COPIES}]
+    jmp walk_give_back
+list_told:
     bts r9, {LIST_BIT}
     mov qword ptr [r8 + {COPY_LEN}], r9
     mov rsi, {FLAG_COPY}
@@ -1039,6 +1082,7 @@ list_ended:
     jmp walked
 list_failed:
     mov r10, qword ptr [rsp + 16]
+    xor ecx, ecx
     cmp dword ptr [r10 + {CELL_DEPTH}], 0
     jne walk_give_back                  # our own return address is on it
     lea rdi, [rsp + 112]
@@ -1046,11 +1090,16 @@ list_failed:
     sub rcx, rdi
     cmp rcx, {COPY_SIZE} - {COPY_STACK}
     jbe walk_copy
+    xor ecx, ecx
+    # the slot is not needed: ecx = the stack, or 0 if it is not known
 walk_give_back:
     lock btr qword ptr [r11 + {COPY_BITS}], rdx
     .globl heaptrace_jump_copied
     .hidden heaptrace_jump_copied
 heaptrace_jump_copied:
+    mov esi, ecx
+    test ecx, ecx
+    jnz walked
     jmp enter_ask
 
 walk_no_slot:

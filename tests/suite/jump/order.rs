@@ -2,7 +2,7 @@
 
 use super::by;
 use crate::suite::counts::assert_sites;
-use crate::support::program::Program;
+use crate::support::program::{Program, Traced};
 use crate::support::report::functions_of;
 
 /// J03: two threads get one address in turn, 100,000 times each, and hand it over by malloc and free alone: no call is lost, no free is a double
@@ -83,6 +83,22 @@ fn j05_a_thread_is_preempted_anywhere() {
     traced.report.assert_consistent();
 }
 
+/// Each way through the tree of `many_stacks` has as many calls, and the sizes of its blocks and no others.
+pub(super) fn assert_each_way(traced: &Traced, levels: u32, calls: u64) {
+    let mut ways = 0;
+    for site in traced.report.sites_at(&["way_allocate"]) {
+        let turns: Vec<_> = functions_of(site).into_iter().filter(|name| name == "left" || name == "right").collect();
+        assert_eq!(turns.len(), levels as usize, "{site}");
+        // innermost first
+        let way = turns.iter().fold(0, |way, turn| way << 1 | u64::from(turn == "right"));
+        assert_eq!(site["allocated"]["objects"], calls, "{site}");
+        assert_eq!(site["allocated"]["bytes"], calls * (1 + way), "{site}");
+        assert_eq!(site["freed"]["objects"], calls, "{site}");
+        ways += 1;
+    }
+    assert_eq!(ways, 1 << levels);
+}
+
 /// J15: four threads come to 8,192 new stacks each in an order of its own, while the index that these are looked up in is made anew, larger. Each of them has its calls, and no others.
 #[test]
 fn j15_many_new_stacks_while_the_index_grows() {
@@ -90,17 +106,6 @@ fn j15_many_new_stacks_while_the_index_grows() {
     let program = Program::fixture("many_stacks");
     let traced = by("jump", &program, &[]);
     assert_eq!(traced.ended.text(), "done\n");
-    let mut ways = 0;
-    for site in traced.report.sites_at(&["way_allocate"]) {
-        let turns: Vec<_> = functions_of(site).into_iter().filter(|name| name == "left" || name == "right").collect();
-        assert_eq!(turns.len(), LEVELS as usize, "{site}");
-        // innermost first
-        let way = turns.iter().fold(0, |way, turn| way << 1 | u64::from(turn == "right"));
-        assert_eq!(site["allocated"]["objects"], 4, "{site}");
-        assert_eq!(site["allocated"]["bytes"], 4 * (1 + way), "{site}");
-        assert_eq!(site["freed"]["objects"], 4, "{site}");
-        ways += 1;
-    }
-    assert_eq!(ways, 1 << LEVELS);
+    assert_each_way(&traced, LEVELS, 4);
     traced.report.assert_no_anomaly();
 }

@@ -9,6 +9,7 @@ use crate::jump::nodes::Onward;
 use crate::jump::sampling::{note_dead, note_live};
 use crate::jump::shared::Shared;
 use crate::jump::stub::{ENTERED, LEFT, STUB_SIZE, STUBS};
+use crate::jump::tails::Tails;
 use crate::jump::undo::Undone;
 use crate::tracer::jump::testing::*;
 use scenarios::all_scenarios;
@@ -17,6 +18,8 @@ mod scenarios;
 
 /// The id of the stack that consists of the landing alone.
 const KNOWN: u32 = 1;
+/// A stack that has no node, and is found by its list.
+const LISTED_BEFORE: u32 = 600_000;
 /// How far from the end of the stack a call begins, in bytes.
 const DEPTH: u64 = 0x200;
 

@@ -46,6 +46,16 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("malloc, listed", malloc, [24, 0, 0], listed, &[copied(Kind::Ended, malloc)], 0, 0);
     add("free, listed", free, [16, 0, 0], listed, &[copied(Kind::Freed, free)], 0, 0);
     add("realloc, listed", realloc, [16, 24, 0], listed, &both, 0, 0);
+    let listed_before: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
+        Tails::default().publish(lab, tail_hash(0, &[lab.landing().0]), LISTED_BEFORE);
+        lab.set_half(TAILED, 1);
+    };
+    let ended_before = what(Kind::Ended, malloc, LISTED_BEFORE.into());
+    add("malloc, listed before", malloc, [24, 0, 0], listed_before, &[ended_before], 0, 0);
+    let freed_before = what(Kind::Freed, free, LISTED_BEFORE.into());
+    add("free, listed before", free, [16, 0, 0], listed_before, &[freed_before], 0, 0);
     let listed_in_part: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
         publish_rules(lab, &[(lab.landing().0, Onward::Caller { form: Form::Rsp, offset: 16, rbp: RBP_SAME })]);
