@@ -1,6 +1,7 @@
 //! What the routine can't do in a process on the jump engine, and why: one line a cause, for the summary.
 
 use crate::addr::TaskId;
+use crate::figures::plural;
 use crate::jump::layout::{CELLS, NODES};
 use crate::patches::own::EntryError;
 use rustc_hash::FxHashMap;
@@ -117,7 +118,7 @@ impl Fallbacks {
         let threads = |why: NoCell| {
             let concerned = self.threads.iter().filter(|((known, _), calls)| *known == why && **calls > FEW_CALLS);
             let count = concerned.count() as u64;
-            (count > 0).then(|| if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") })
+            (count > 0).then(|| plural(count, "thread"))
         };
         if let Some(threads) = threads(NoCell::Taken) {
             told.push(format!(
@@ -133,7 +134,7 @@ impl Fallbacks {
         let relevant = |calls: u64| {
             let is_relevant = calls >= LEAST_CALLS && calls.saturating_mul(SHARE) > events;
             let percent = calls.saturating_mul(100).checked_div(events).unwrap_or(100).min(100);
-            is_relevant.then(|| format!("{calls} calls ({percent} %)"))
+            is_relevant.then(|| format!("{} ({percent} %)", plural(calls, "call")))
         };
         if let Some(calls) = relevant(self.unwalkable) {
             told.push(format!(
@@ -220,7 +221,7 @@ mod tests {
         }
         assert!(fallbacks.in_words(1_000_000).is_empty());
         let told = fallbacks.in_words(20_000);
-        assert!(told.len() == 2 && told.iter().all(|told| told.contains("2000 calls (10 %)")), "{told:?}");
+        assert!(told.len() == 2 && told.iter().all(|told| told.contains("2,000 calls (10 %)")), "{told:?}");
         fallbacks.note_copy(Copied::NoRoom, 7);
         let told = fallbacks.in_words(1_000_000);
         assert!(told.len() == 1 && told[0].contains("786432 different stacks: 7 more"), "{told:?}");
