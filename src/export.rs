@@ -35,6 +35,7 @@ mod processes;
 pub mod proto;
 pub mod report;
 mod rows;
+mod runtimes;
 mod sarif;
 mod saved;
 mod sections;

@@ -297,3 +297,19 @@ impl Anomalies {
         self.abandoned_calls += other.abandoned_calls;
     }
 }
+
+/// `1 block`, `1,200 blocks`: the noun takes an s.
+pub fn plural(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        let shown = [0, 999, 1000, 1_234_567, u64::MAX].map(grouped);
+        assert_eq!(shown, ["0", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
+    }
+}

@@ -10,6 +10,7 @@
 //! is noted instead: a [`Gap`].
 
 use crate::addr::Addr;
+use crate::figures::{grouped, plural};
 use crate::memory::ReadMemory;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
@@ -217,12 +218,15 @@ impl Blocks {
         match (known, handed_out) {
             (_, 0) => None,
             (0, _) => Some(format!(
-                "capacity that was never written can't be told (--perturb): none of {handed_out} blocks came with the fill of glibc's malloc, which \
-                 another allocator does not have, and calloc neither"
+                "capacity that was never written can't be told (--perturb): none of {} came with the fill of glibc's malloc, which \
+                 another allocator does not have, and calloc neither",
+                plural(handed_out, "block")
             )),
             (known, all) if known < all => Some(format!(
-                "capacity that was never written is told of {known} of {all} blocks (--perturb): the others came without the fill of glibc's malloc, \
-                 as those of calloc do"
+                "capacity that was never written is told of {} of {} (--perturb): the others came without the fill of glibc's malloc, \
+                 as those of calloc do",
+                grouped(known),
+                plural(all, "block")
             )),
             _ => None,
         }

@@ -212,6 +212,7 @@ pub struct Wanted<'a> {
 /// Gives a recording its names.
 pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut KnownNames) -> Profile {
     let session = recording.image_session();
+    let doubtful_sizes = recording.doubtful_sizes();
     let process = recording.process;
     let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
     let map_name = format!("/tmp/perf-{}.map", process.pid_inside.unwrap_or(process.pid));
@@ -322,7 +323,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         function_name: &function_name,
         images: recording.images,
         children: recording.children,
-        warnings: recording.warnings,
+        warnings: recording.warnings.into_iter().chain(doubtful_sizes).collect(),
         course,
         leaks,
         tests,

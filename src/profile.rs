@@ -475,6 +475,8 @@ impl Profile {
         self.course.heaps.iter_mut().for_each(|heap| heap.t_ns = heap.t_ns.saturating_sub(start_ns));
         self.course.marks.retain(|(t_ns, _)| *t_ns >= start_ns);
         self.course.marks.iter_mut().for_each(|(t_ns, _)| *t_ns -= start_ns);
+        self.course.resident.retain(|(t_ns, _)| *t_ns >= start_ns);
+        self.course.resident.iter_mut().for_each(|(t_ns, _)| *t_ns -= start_ns);
     }
 }
 

@@ -22,7 +22,8 @@ pub struct Progress {
     serves: AtomicBool,
     counts_allocated: AtomicBool,
     allocated_bytes: AtomicU64,
-    processes: Mutex<Vec<i32>>,
+    /// The processes that are traced, and since when.
+    processes: Mutex<Vec<(i32, Instant)>>,
     begun: AtomicU64,
 }
 
@@ -103,20 +104,26 @@ impl Progress {
         }
     }
 
-    /// Notes a process that is traced from now on.
-    pub fn begins(&self, pid: i32) {
+    /// Notes a process that is traced from now on. `born`: when the clock of its events began.
+    pub fn begins(&self, pid: i32, born: Instant) {
         self.begun.fetch_add(1, Ordering::Relaxed);
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner).push((pid, born));
     }
 
     /// Notes that a process is traced no more.
     pub fn ends(&self, pid: i32) {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner).retain(|known| *known != pid);
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner).retain(|(known, _)| *known != pid);
     }
 
     /// The processes that are traced.
     pub fn processes(&self) -> Vec<i32> {
-        self.processes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(pid, _)| *pid).collect()
+    }
+
+    /// How long a process has been traced by now, by the clock of its events; None if it is traced no more.
+    pub fn lived(&self, pid: i32) -> Option<Duration> {
+        let processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        processes.iter().find(|(known, _)| *known == pid).map(|(_, born)| born.elapsed())
     }
 
     /// The process that is traced, if there was never another one: what is measured of the session is its own then.
@@ -183,11 +190,25 @@ mod tests {
     fn a_process_is_the_only_one_if_there_was_never_another() {
         let progress = Progress::default();
         assert_eq!(progress.only_process(), None);
-        progress.begins(7);
+        progress.begins(7, Instant::now());
         assert_eq!(progress.only_process(), Some(7));
-        progress.begins(8);
+        progress.begins(8, Instant::now());
         progress.ends(7);
         assert_eq!((progress.processes(), progress.only_process()), (vec![8], None));
+    }
+
+    /// A session begins before its first process does: the program is loaded, or waits for --delay.
+    #[test]
+    fn a_process_has_a_clock_of_its_own() {
+        let progress = Progress::default();
+        assert_eq!(progress.lived(7), None);
+        let born = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+        progress.begins(7, born);
+        progress.begins(8, Instant::now());
+        let lived = |pid| progress.lived(pid).unwrap();
+        assert!(lived(7) >= Duration::from_secs(5) && lived(8) < Duration::from_secs(5));
+        progress.ends(7);
+        assert_eq!(progress.lived(7), None);
     }
 
     #[test]
@@ -196,8 +217,8 @@ mod tests {
         progress.stop();
         progress.stop();
         progress.waited(Duration::from_millis(3), (Duration::from_millis(2), Duration::from_millis(4)));
-        progress.begins(7);
-        progress.begins(8);
+        progress.begins(7, Instant::now());
+        progress.begins(8, Instant::now());
         progress.ends(7);
         assert_eq!(progress.processes(), [8]);
         let (mut one, mut other) = (0, 0);

@@ -15,6 +15,7 @@ mod window;
 use crate::addr::{FunctionId, ImageId};
 use crate::allocators::AllocatorTable;
 use crate::event::{EventKind, MarkName};
+use crate::figures::grouped;
 use crate::session::{Archive, ArchivedRecording, Traced};
 use crate::trace::metadata::{End, Function, Module, Names, Process, Session};
 use crate::trace::reader::{Gaps, Item, Nodes, Told};
@@ -295,11 +296,11 @@ fn notes(session: &Session, gaps: Gaps, ending: Ending) -> Vec<String> {
         notes.push(format!(
             "the first {} events were overwritten: blocks that were allocated then are not known, and their frees count as those of \
              preexisting blocks",
-            gaps.overwritten
+            grouped(gaps.overwritten)
         ));
     }
     if gaps.missing > 0 {
-        notes.push(format!("{} events are missing in the middle of the trace", gaps.missing));
+        notes.push(format!("{} events are missing in the middle of the trace", grouped(gaps.missing)));
     }
     if gaps.cut_off > 0 {
         let why = match session.trace_mode {

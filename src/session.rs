@@ -50,6 +50,7 @@ mod interim;
 mod jump;
 mod leakrecord;
 mod leakscan;
+mod misdeclared;
 mod modulerecord;
 mod observer;
 mod orders;

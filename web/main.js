@@ -112,7 +112,7 @@ class Page {
       },
     }, make('strong', {}, lead), text === '' ? null : make('span', {}, text)));
     byId('words').replaceChildren(...lines, ...(this.isDifference ? [] : [this.aboutLine()]));
-    byId('course').hidden = report.timeline.length < 2;
+    byId('course').hidden = report.timeline.length === 0;
   }
 
   // What leads to how the figures came to be.
@@ -379,7 +379,7 @@ class Page {
       const { heaps } = this.data;
       const at = i => durationText(i < 0 ? 0 : heaps[i].t);
       const honest = bounds !== null ? `The views show ${at(bounds.begin)} – ${at(bounds.end)}, the moments next to it whose heaps are in this file: what was allocated and freed in it, what is live at its end, and at peak the largest of its heaps. Temporary and leaked blocks, and threads, are known of the whole run only.` : `The views below are of the whole run: this file has sums only. Of a trace (--trace t.fxt): heaptrace convert t.fxt --from ${seconds(from)} --to ${seconds(to)} -o part.html`;
-      note.replaceChildren(make('strong', {}, windowText(this.data.report.timeline, from, to)), ' ', clear, make('span', { class: 'honest' }, honest));
+      note.replaceChildren(make('strong', {}, windowText(this.data.report.timeline, from, to, this.timeline.before)), ' ', clear, make('span', { class: 'honest' }, honest));
     }
   }
 }

@@ -43,7 +43,7 @@ export function showTests(element, data) {
     const rest = sorted.length - from - TESTS_AT_ONCE;
     body.append(...sorted.slice(from, from + TESTS_AT_ONCE).map(line));
     if (rest <= 0) return;
-    const more = make('tr', {}, make('td', {}, make('button', { type: 'button', onclick: () => more.remove() || fill(sorted, from + TESTS_AT_ONCE) }, `${rest} more`)));
+    const more = make('tr', {}, make('td', {}, make('button', { type: 'button', onclick: () => more.remove() || fill(sorted, from + TESTS_AT_ONCE) }, `${countText(rest)} more`)));
     body.append(more);
   };
   const show = column => {

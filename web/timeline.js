@@ -1,4 +1,5 @@
 // Live bytes over time, with the rate of allocations, and the resident memory, marks and moments of known heaps where there are such. A part of it can be brushed.
+import { cornersOf, levelBefore, ratesOf, reachOf, windowOf } from './course.js';
 import { sharpen, themeColor } from './dom.js';
 import { bytesText, countText, durationText } from './text.js';
 
@@ -29,42 +30,6 @@ export function niceStep(most, count, isBytes) {
   return times * power;
 }
 
-// The points of `timeline` within a window, with the values at its ends; what changed there.
-export function windowOf(timeline, from, to) {
-  const at = time => {
-    let last = timeline[0];
-    for (const point of timeline) {
-      if (point.t_ns > time) break;
-      last = point;
-    }
-    return last;
-  };
-  const [first, last] = [at(from), at(to)];
-  let most = Math.max(first.live_bytes, last.live_bytes);
-  for (const point of timeline) {
-    if (point.t_ns >= from && point.t_ns <= to) most = Math.max(most, point.live_bytes);
-  }
-  return { change: last.live_bytes - first.live_bytes, allocations: last.allocations - first.allocations, most };
-}
-
-// Allocations per second in so many equal parts of the time up to `end`: between two points they are taken as even.
-export function ratesOf(timeline, end, parts) {
-  const rates = new Float64Array(parts);
-  const width = end / parts;
-  let before = { t_ns: 0, allocations: 0 };
-  for (const point of timeline) {
-    const [from, to] = [before.t_ns, Math.max(point.t_ns, before.t_ns)];
-    const count = point.allocations - before.allocations;
-    const [first, last] = [from, to].map(time => Math.max(0, Math.min(parts - 1, Math.floor(time / width))));
-    for (let part = first; part <= last; part++) {
-      const share = to > from ? Math.max(0, Math.min(to, (part + 1) * width) - Math.max(from, part * width)) / (to - from) : 1 / (last - first + 1);
-      rates[part] += count * share / width * 1e9;
-    }
-    before = point;
-  }
-  return rates;
-}
-
 // `12.3 k` for 12,345.
 export function shortCount(count) {
   const unit = [[1e9, 'G'], [1e6, 'M'], [1e3, 'k']].find(([size]) => count >= size);
@@ -77,6 +42,7 @@ export class Timeline {
     Object.assign(this, { canvas, tip, on });
     const { report, words } = data;
     this.points = report.timeline;
+    this.before = levelBefore(report.totals);
     this.resident = words.resident_course;
     this.marks = words.marks.map(([time, name]) => ({ time, name }));
     // Moments whose heap the file knows; the last one is the end.
@@ -84,7 +50,10 @@ export class Timeline {
     this.peak = report.totals.peak_at_ns > 0 && report.processes.length < 2 ? report.totals.peak_at_ns : -1;
     const last = list => (list.length > 0 ? list[list.length - 1] : null);
     this.end = Math.max(report.duration_ns, last(this.points)?.t_ns ?? 0, last(this.resident)?.[0] ?? 0, 1);
-    this.most = Math.max(1, report.totals.peak_bytes, ...this.points.map(point => point.live_bytes), ...this.resident.map(point => point[1]));
+    // What lives at the end lives as long as was recorded.
+    this.corners = cornersOf(this.points, report.duration_ns, this.before);
+    this.reach = reachOf(this.points, this.end, report.processes.length);
+    this.most = Math.max(1, report.totals.peak_bytes, this.before, ...this.points.map(point => point.live_bytes), ...this.resident.map(point => point[1]));
     // What was chosen, and what is brushed at the moment; null: nothing.
     [this.from, this.to] = [-1, -1];
     this.brush = null;
@@ -130,7 +99,7 @@ export class Timeline {
   }
 
   draw() {
-    const { points, resident, width } = this;
+    const { resident, width } = this;
     const context = sharpen(this.canvas, width, COURSE_HEIGHT);
     const color = name => themeColor(name);
     context.font = '11px system-ui, sans-serif';
@@ -159,20 +128,19 @@ export class Timeline {
       context.stroke();
       context.setLineDash([]);
     }
-    if (points.length > 0) {
-      context.beginPath();
-      context.moveTo(this.x(points[0].t_ns), FLOOR);
-      for (const { t_ns, live_bytes } of points) context.lineTo(this.x(t_ns), this.y(live_bytes));
-      context.lineTo(this.x(points[points.length - 1].t_ns), FLOOR);
-      context.fillStyle = color('--area');
-      context.fill();
-      context.beginPath();
-      points.forEach(({ t_ns, live_bytes }, i) => (i === 0 ? context.moveTo(this.x(t_ns), this.y(live_bytes)) : context.lineTo(this.x(t_ns), this.y(live_bytes))));
-      context.strokeStyle = color('--accent');
-      context.lineWidth = 1.5;
-      context.stroke();
-      context.lineWidth = 1;
-    }
+    const { corners } = this;
+    context.beginPath();
+    context.moveTo(this.x(corners[0][0]), FLOOR);
+    for (const [time, bytes] of corners) context.lineTo(this.x(time), this.y(bytes));
+    context.lineTo(this.x(corners[corners.length - 1][0]), FLOOR);
+    context.fillStyle = color('--area');
+    context.fill();
+    context.beginPath();
+    corners.forEach(([time, bytes], i) => (i === 0 ? context.moveTo(this.x(time), this.y(bytes)) : context.lineTo(this.x(time), this.y(bytes))));
+    context.strokeStyle = color('--accent');
+    context.lineWidth = 1.5;
+    context.stroke();
+    context.lineWidth = 1;
     context.fillStyle = color('--faint');
     for (const time of this.moments) context.fillRect(Math.round(this.x(time)), FLOOR, 1, 5);
     let room = -Infinity;
@@ -213,7 +181,7 @@ export class Timeline {
   // The lane with the rate of allocations.
   drawRate(context) {
     const room = this.width - LEFT - RIGHT;
-    const rates = ratesOf(this.points, this.end, Math.max(1, Math.floor(room / BAR)));
+    const rates = ratesOf(this.points, this.end, Math.max(1, Math.floor(room / BAR)), this.reach);
     const most = rates.reduce((most, rate) => Math.max(most, rate), 0);
     if (!(most > 0)) return;
     const base = COURSE_HEIGHT - BOTTOM;
@@ -234,7 +202,7 @@ export class Timeline {
   // What is told of a moment: live bytes, the resident memory, the rate, and the mark next to it.
   tellMoment(x) {
     const time = this.timeAt(x);
-    const { most } = windowOf(this.points, time, time);
+    const { most } = windowOf(this.points, time, time, this.before);
     const parts = [`${durationText(time)}: ${bytesText(most)} live`];
     const resident = this.resident[this.resident.filter(([at]) => at <= time).length - 1];
     if (resident) parts.push(`${bytesText(resident[1])} resident`);
@@ -293,8 +261,8 @@ export class Timeline {
 }
 
 // What happened in a window, in words.
-export function windowText(points, from, to) {
-  const { change, allocations, most } = windowOf(points, from, to);
+export function windowText(points, from, to, before) {
+  const { change, allocations, most } = windowOf(points, from, to, before);
   const sign = change < 0 ? '−' : '+';
   return `${durationText(from)} – ${durationText(to)}: live ${sign}${bytesText(Math.abs(change))}, ${countText(allocations)} allocations, ${bytesText(most)} at most`;
 }

@@ -1,8 +1,11 @@
 // What the figures say, in sentences. Each leads to the view that shows it. Pure.
-import { bytesText, changeText, countText, durationText, percentText, plural } from './text.js';
+import { levelBefore } from './course.js';
+import { bytesText, changeText, durationText, percentText, plural } from './text.js';
 
-// From this share of all allocations on, in so many parts of one, temporary blocks are worth a sentence.
+// From this share of all allocations on, in so many parts of one, temporary blocks are worth a sentence, and no fewer than
+// so many, as for advice.
 const CHURN = 0.25;
+const LEAST_CHURN = 1000;
 
 // So many points are needed before a course is called growth.
 const LEAST_POINTS = 8;
@@ -17,19 +20,25 @@ function largest(column) {
   return { site, most, whole };
 }
 
-// Whether live bytes rise all the time: the least of each quarter of the time is more than that of the one before, by a twentieth of the most.
-export function grows(timeline) {
-  if (timeline.length < LEAST_POINTS) return false;
-  const [begin, end] = [timeline[0].t_ns, timeline[timeline.length - 1].t_ns];
-  if (!(end > begin)) return false;
-  const least = [Infinity, Infinity, Infinity, Infinity];
-  let most = 0;
+// Whether live bytes rise all the time up to `end`: the least of each quarter of the time is more than that of the one
+// before, by a twentieth of the most. `before`: what was live before the first point.
+export function grows(timeline, end, before = 0) {
+  if (timeline.length < LEAST_POINTS || !(end > 0)) return false;
+  const least = [before, Infinity, Infinity, Infinity];
+  let [most, level, last] = [before, before, 0];
+  // Live bytes stay until an event changes them, so a quarter begins with what the one before has left.
+  const enter = quarter => {
+    for (; last < quarter; last++) least[last + 1] = Math.min(least[last + 1], level);
+  };
   for (const { t_ns, live_bytes } of timeline) {
-    const quarter = Math.min(3, Math.floor((t_ns - begin) / (end - begin) * 4));
-    least[quarter] = Math.min(least[quarter], live_bytes);
-    most = Math.max(most, live_bytes);
+    const quarter = Math.max(last, Math.min(3, Math.floor(t_ns / end * 4)));
+    enter(quarter);
+    level = live_bytes;
+    least[quarter] = Math.min(least[quarter], level);
+    most = Math.max(most, level);
   }
-  return [1, 2, 3].every(quarter => Number.isFinite(least[quarter]) && least[quarter] > least[quarter - 1] + most / 20);
+  enter(3);
+  return [1, 2, 3].every(quarter => least[quarter] > least[quarter - 1] + most / 20);
 }
 
 // The sentences, the most important first. `nameOf` names a site. Each has `kind`, `lead`, `text`, and `to`: the state that shows it.
@@ -71,9 +80,9 @@ export function sentences(data, nameOf) {
       say('plain', `${end}: ${bytesText(totals.live_bytes)}`, `in ${plural(totals.live_blocks, 'block')}${of}${share('live')}`, { view: 'flame', col: 'live', mode: 'icicle' });
     }
   }
-  if (grows(report.timeline)) say('warn', 'Growth', 'live bytes rise from each quarter of the time to the next', { view: 'flame', col: 'live' });
-  if (column('temporary') && totals.temporary > totals.allocations * CHURN) {
-    const text = `${countText(totals.temporary)} blocks (${percentText(totals.temporary, totals.allocations)}) were freed before their thread's next allocation`;
+  if (grows(report.timeline, report.duration_ns, levelBefore(totals))) say('warn', 'Growth', 'live bytes rise from each quarter of the time to the next', { view: 'flame', col: 'live' });
+  if (column('temporary') && totals.temporary >= LEAST_CHURN && totals.temporary > totals.allocations * CHURN) {
+    const text = `${plural(totals.temporary, 'block')} (${percentText(totals.temporary, totals.allocations)}) were freed before their thread's next allocation`;
     say('warn', 'Churn', text, { view: 'table', col: 'temporary', unit: 'blocks', by: 'function' });
   }
   for (const { lead, text, column: col, function: fn } of words.advice) say('warn', lead, text, { view: 'flame', col, mode: 'callers', fn, unit: col === 'temporary' ? 'blocks' : 'bytes' });

@@ -1,5 +1,6 @@
 //! By how much a figure may grow from one run to the next.
 
+use crate::figures::plural;
 use crate::profile::pertest::{Figure, Grown, TestRow};
 use std::fmt;
 
@@ -30,7 +31,7 @@ impl GrowthLimit {
 impl fmt::Display for GrowthLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Bytes(bytes) => write!(f, "{bytes} bytes"),
+            Self::Bytes(bytes) => f.write_str(&plural(*bytes, "byte")),
             Self::Percent(percent) => write!(f, "{percent} %"),
         }
     }

@@ -6,6 +6,7 @@
 //! were lost, or which was killed before memory could be read (125); errors, leaks, budgets (all `leak_exit_code`); anything
 //! else that was not seen (125). What was found is certain although more may have been missed, so it goes before that last one.
 
+use crate::figures::{grouped, plural};
 use crate::profile::leaks::{BaselineStatus, Budget, LeakClass, Leaks, Verdict, VerdictKind};
 use crate::profile::pertest::Judge;
 use crate::profile::{Amount, Exit, Profile, signal_text};
@@ -229,8 +230,9 @@ fn unreliable(profile: &Profile) -> Vec<String> {
     let mut reasons = Vec::new();
     let lost = profile.anomalies.lost;
     if lost > 0 {
-        let events = if lost == 1 { "event was" } else { "events were" };
-        reasons.push(format!("{lost} allocator {events} missed: blocks may have been freed, or allocated, unseen"));
+        let were = if lost == 1 { "was" } else { "were" };
+        let events = plural(lost, "allocator event");
+        reasons.push(format!("{events} {were} missed: blocks may have been freed, or allocated, unseen"));
     }
     if profile.meta.sample_interval > 0 {
         reasons.push("allocations were sampled: most blocks were not seen".to_owned());
@@ -264,7 +266,8 @@ pub fn unreadable(profile: &Profile) -> Option<String> {
     let bytes = profile.leaks.as_ref().map_or(0, |leaks| leaks.unreadable_bytes);
     (bytes > 0).then(|| {
         format!(
-            "{bytes} bytes of the program's memory could not be read: blocks that only pointers there lead to look lost"
+            "{} of the program's memory could not be read: blocks that only pointers there lead to look lost",
+            plural(bytes, "byte")
         )
     })
 }
@@ -279,13 +282,13 @@ pub fn unchecked_children(profile: &Profile) -> String {
     };
     let who = if children.untraced == 1 { "child process" } else { "child processes" };
     let were = if children.untraced == 1 { "was" } else { "were" };
-    format!("{} {who}{names} {were} not checked", children.untraced)
+    format!("{} {who}{names} {were} not checked", grouped(children.untraced))
 }
 
 fn errors(profile: &Profile) -> Option<String> {
     let new = profile.findings.iter().filter(|finding| finding.baseline != Some(BaselineStatus::Known));
-    let count = new.count();
-    (count > 0).then(|| format!("{count} {} in the use of the heap", if count == 1 { "error" } else { "errors" }))
+    let count = new.count() as u64;
+    (count > 0).then(|| format!("{} in the use of the heap", plural(count, "error")))
 }
 
 fn leaks(profile: &Profile, policy: &Policy, leaked: Amount) -> Option<String> {
@@ -301,9 +304,9 @@ fn leaks(profile: &Profile, policy: &Policy, leaked: Amount) -> Option<String> {
         .map(|(class, _)| class.name())
         .collect();
     let Amount { objects, bytes } = leaked;
-    let (noun, blocks) = (if bytes == 1 { "byte" } else { "bytes" }, if objects == 1 { "block" } else { "blocks" });
+    let (bytes, blocks) = (plural(bytes, "byte"), plural(objects, "block"));
     let all = if leaks.compared() { " that the baseline does not know" } else { "" };
-    Some(format!("{bytes} {noun} in {objects} {blocks} leaked{all} ({})", classes.join(", ")))
+    Some(format!("{bytes} in {blocks} leaked{all} ({})", classes.join(", ")))
 }
 
 fn budgets(profile: &Profile, limits: &Limits, leaked: Amount) -> Vec<Budget> {
@@ -318,7 +321,7 @@ fn budgets(profile: &Profile, limits: &Limits, leaked: Amount) -> Vec<Budget> {
 }
 
 fn over_budget(budget: &Budget) -> String {
-    format!("--{} is exceeded: {} instead of {}", budget.name, budget.actual, budget.limit)
+    format!("--{} is exceeded: {}", budget.name, budget.comparison())
 }
 
 #[cfg(test)]

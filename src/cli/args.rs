@@ -285,8 +285,9 @@ pub(super) struct ProfileArguments {
 
     /// A function of your own that allocates, like `pool_get:size=arg2`; repeatable
     ///
-    /// The name of a symbol or MODULE+0xOFFSET, then what its arguments mean: size=argN, count=argN. Arguments are
-    /// numbered from 1; without any, the size is the first.
+    /// The name of a symbol or MODULE+0xOFFSET, then what its arguments mean: size=argN, count=argN (the block has size times count bytes), old=argN (the
+    /// block that it resizes). Arguments are numbered from 1; without any, the size is the first. The block is what the function returns; with result=argN
+    /// it is stored where argument N points to, as posix_memalign does.
     #[arg(long, value_name = "SPEC", help_heading = "Tracing")]
     pub(super) alloc_fn: Vec<String>,
 

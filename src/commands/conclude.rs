@@ -11,7 +11,7 @@ use crate::check::CheckRules;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::escape::printable;
 use crate::export::github::annotations;
-use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
+use crate::export::leaks::{CheckReportOptions, LeakScope, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope};
 use crate::export::summary::{SummaryOptions, summary};
 use crate::export::{ExportOptions, Format, Source};
@@ -260,7 +260,7 @@ fn conclude_as(
                 check_report(&profile, &CheckReportOptions { top, color, width, files: &files, explain })
             }
             None => {
-                let leaks = LivingLeaksOptions { top, color, width, increased: false, block: None };
+                let leaks = LivingLeaksOptions { top, color, width, scope: LeakScope::All, block: None };
                 let leaks = living_leaks(&profile, &leaks);
                 let gap = if leaks.is_empty() { "" } else { "\n" };
                 format!(

@@ -5,6 +5,7 @@
 
 use crate::addr::{Addr, StackId};
 use crate::ctl;
+use crate::figures::{grouped, plural};
 use crate::heapmodel::{HeapView, LiveBlock};
 use crate::profile::Profile;
 use crate::tracer::control;
@@ -58,14 +59,16 @@ impl Contents {
             return Err(format!(
                 "--contents writes one file for each block, {} at most, and {} are live: `heaptrace ctl PID mark NAME` and --since NAME \
                  choose those that were allocated since",
-                ctl::MOST_BLOCKS,
-                blocks.len()
+                grouped(ctl::MOST_BLOCKS as u64),
+                grouped(blocks.len() as u64)
             ));
         }
         if bytes > limit {
             return Err(format!(
-                "the live blocks hold {bytes} bytes, more than the {limit} that --contents may write: allow more with --contents-limit \
-                 SIZE, or choose with --since MARK"
+                "the live blocks hold {}, more than the {} that --contents may write: allow more with --contents-limit \
+                 SIZE, or choose with --since MARK",
+                plural(bytes, "byte"),
+                grouped(limit)
             ));
         }
         let memory = TargetMemory::open(pid, pid).map_err(|error| error.to_string())?;
@@ -199,7 +202,7 @@ impl Folder {
                 }
                 all = all.saturating_add(length);
                 if all > limit {
-                    bail!("the tracer sends more than {limit} bytes of contents");
+                    bail!("the tracer sends more than {} of contents", plural(limit, "byte"));
                 }
                 let copied = io::copy(&mut from.take(length), &mut file)
                     .with_context(|| format!("{}: can't write", self.path.display()))?;
@@ -210,7 +213,7 @@ impl Folder {
         }
         let length = number(from)?;
         if length > ctl::LONGEST_FILE {
-            bail!("the tracer sends an index of {length} bytes");
+            bail!("the tracer sends an index of {}", plural(length, "byte"));
         }
         let mut index = Vec::new();
         from.take(length).read_to_end(&mut index)?;

@@ -5,6 +5,7 @@ use super::tell;
 use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, whole_trace};
 use crate::event::EventKind;
 use crate::export::{ExportOptions, Format, Source, write};
+use crate::figures::plural;
 use crate::profile::Profile;
 use crate::replay::{Ending, Outcome, Replay, Wanted};
 use crate::trace::reader::{Item, Reader};
@@ -164,7 +165,7 @@ fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
     let outcome = match (replay.finish(reader.gaps(), ending), damage) {
         (Ok(outcome), Some(damage)) => {
             let unread = match reader.skip_rest(MOST_SKIPPED) {
-                rest if rest < MOST_SKIPPED => format!("{rest} bytes{unpacked}"),
+                rest if rest < MOST_SKIPPED => format!("{}{unpacked}", plural(rest, "byte")),
                 _ => format!("more than {} MiB{unpacked}", MOST_SKIPPED >> 20),
             };
             drop(progress);

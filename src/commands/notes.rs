@@ -41,12 +41,12 @@ impl Notes {
         self.course.lock().unwrap_or_else(PoisonError::into_inner).add_heap(heap);
     }
 
-    /// Notes the resident memory of the process.
+    /// Notes the resident memory of the process, by the clock of its events.
     pub fn resident(&self, progress: &Progress) {
         let living = progress.processes();
         let Some(first) = living.first().map(|first| *self.first.get_or_init(|| *first)) else { return };
-        let Some(bytes) = living.contains(&first).then(|| pressure::resident(first)).flatten() else { return };
-        let t_ns = u64::try_from(progress.read().elapsed.as_nanos()).unwrap_or(u64::MAX);
+        let Some((lived, bytes)) = progress.lived(first).zip(pressure::resident(first)) else { return };
+        let t_ns = u64::try_from(lived.as_nanos()).unwrap_or(u64::MAX);
         self.course.lock().unwrap_or_else(PoisonError::into_inner).add_resident(t_ns, bytes);
     }
 
@@ -57,6 +57,8 @@ impl Notes {
         if traced.is_renumbered || options.occasions.generation != Generation::default() {
             course.heaps.clear();
         }
+        // What comes behind the end of the recording, while heaptrace finishes it, is not of its time.
+        course.resident.retain(|(t_ns, _)| *t_ns <= traced.first.cost.wall_ns);
         // Two threads note heaps, each at its leisure.
         course.heaps.sort_by_key(|heap| heap.t_ns);
         course

@@ -9,7 +9,7 @@ use crate::addr::Addr;
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::ctl::{self, Command, Look, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion, TopQuestion};
 use crate::event::MarkName;
-use crate::export::leaks::{LivingLeaksOptions, living_leaks};
+use crate::export::leaks::{LeakScope, LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, PprofColumns};
 use crate::inspect;
@@ -357,9 +357,15 @@ impl Answerer {
             None => FxHashMap::default(),
         };
         let id = |site: &LeakSite| ids.get(&site.stack).copied().unwrap_or_default();
+        let mut scope = LeakScope::All;
         if let Some(leaks) = &mut profile.leaks {
             let now = leaks.by_id(id);
             let before = last.and_then(|last| last.replace(now));
+            scope = match (question.increased, before.is_some()) {
+                (false, _) => LeakScope::All,
+                (true, true) => LeakScope::Grown,
+                (true, false) => LeakScope::FirstScan,
+            };
             if question.increased {
                 leaks.keep_growth(id, before.unwrap_or_default());
             }
@@ -375,7 +381,7 @@ impl Answerer {
                 top: look.top.unwrap_or(SummaryOptions::default().top),
                 color: look.color,
                 width: look.width,
-                increased: question.increased,
+                scope,
                 block: question.block,
             },
         ))

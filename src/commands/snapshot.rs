@@ -9,6 +9,7 @@ use crate::cli::{EXIT_OWN_FAILURE, SnapshotOptions, Verbosity};
 use crate::ctl::{self, Command, Look, Response, SnapshotHead, SnapshotQuestion};
 use crate::export::output::{Outcome, Outputs, Subject};
 use crate::export::{Format, Source};
+use crate::figures::plural;
 use crate::tracer::{control, socket};
 use anyhow::{Context, anyhow, bail};
 use std::io::{self, BufReader, Read, Write};
@@ -98,10 +99,11 @@ fn ask(
 fn what_was_written(head: &SnapshotHead, written: &[Outcome]) -> (Vec<String>, bool) {
     let told = |file: &Outcome| match &file.result {
         Ok(bytes) => format!(
-            "{}: {bytes} bytes; {} blocks live, {} bytes",
+            "{}: {}; {} live, {}",
             file.path.display(),
-            head.live_blocks,
-            head.live_bytes
+            plural(*bytes, "byte"),
+            plural(head.live_blocks, "block"),
+            plural(head.live_bytes, "byte")
         ),
         Err(error) => format!("{}: {error}", file.path.display()),
     };
@@ -141,7 +143,12 @@ fn take(
         let bytes = folder.receive(blocks, options.contents_limit, &mut answers)?;
         folder.finish()?;
         if !options.quiet {
-            tell(&format!("{}: {blocks} blocks with {bytes} bytes, and index.tsv", shown.display()));
+            tell(&format!(
+                "{}: {} with {}, and index.tsv",
+                shown.display(),
+                plural(blocks, "block"),
+                plural(bytes, "byte")
+            ));
         }
     }
     let stdout = if stdout_format.is_some() { files.pop() } else { None };

@@ -7,6 +7,7 @@ use super::tell;
 use super::tracestore::{Finished, Message, Progress, SEGMENTS, Store};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::export::output::{GrowingFile, Owners};
+use crate::figures::{grouped, plural};
 use crate::profile::ProcessInfo;
 use crate::session::{Promotion, Recording, Settings, Traced};
 use crate::trace::metadata::{Function, Names, Session};
@@ -237,14 +238,17 @@ fn outcome(progress: &Progress, written: Written, shown: &Path) -> TraceOutcome 
             let Finished { path, bytes, overwritten } = progress.finished();
             let path = path.unwrap_or_else(|| shown.to_owned());
             let kept = written.events.saturating_sub(overwritten);
-            let mut text = format!("trace: {} ({kept} events, {bytes} bytes)", path.display());
+            let mut text = format!("trace: {} ({}, {})", path.display(), plural(kept, "event"), plural(bytes, "byte"));
             if overwritten > 0 {
-                text.push_str(&format!("; {overwritten} events before them were overwritten (--trace-size)"));
+                text.push_str(&format!(
+                    "; {} events before them were overwritten (--trace-size)",
+                    grouped(overwritten)
+                ));
             }
             if written.dropped > 0 {
                 text.push_str(&format!(
                     "; it was full then: {} events that came later are not in it (--trace-size)",
-                    written.dropped
+                    grouped(written.dropped)
                 ));
             }
             TraceOutcome { text, has_failed: false, interrupted: None }

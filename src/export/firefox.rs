@@ -12,7 +12,7 @@ use self::tables::{Libraries, Tables};
 use super::escape::{Json, printable};
 use super::gzip;
 use super::sections::is_held;
-use super::text::shell_words;
+use super::text::{grouped, shell_words};
 use super::view::View;
 use crate::profile::value::Value as Amounts;
 use crate::profile::{Profile, Sample};
@@ -158,7 +158,7 @@ fn meta(profile: &Profile, threads: usize) -> Value {
     let start = process.started_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64() * 1000.0;
     let interval = match profile.meta.sample_interval {
         0 => "each allocation".to_owned(),
-        bytes => format!("about one in {bytes} bytes, scaled up"),
+        bytes => format!("about one in {} bytes, scaled up", grouped(bytes)),
     };
     let entry = |label: &str, value: &str| json!({ "label": label, "format": "string", "value": printable(value) });
     let mut entries = vec![entry("Engine", &profile.meta.engine), entry("Recorded", &interval)];
@@ -208,7 +208,8 @@ fn schema(name: &str, fields: &[Value]) -> Value {
     })
 }
 
-/// The live bytes as the profiler's memory track has them: differences, and the number of allocations between.
+/// The live bytes as the profiler's memory track has them: differences, and the number of allocations between. The track draws a
+/// slope from one sample to the next, and live bytes are steps: what was live stands once more right before each change.
 fn live_bytes(profile: &Profile) -> Value {
     let (mut times, mut counts, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
     let last = (profile.meta.duration_ns, profile.totals.live_bytes, profile.totals.allocations);
@@ -216,6 +217,12 @@ fn live_bytes(profile: &Profile) -> Value {
     let mut before = (0, 0, 0);
     for (t_ns, live, allocations) in points.chain([last]) {
         let t_ns = t_ns.max(before.0);
+        if live != before.1 && t_ns - before.0 > 1 {
+            times.push(milliseconds(t_ns - 1 - before.0));
+            counts.push(0);
+            numbers.push(0);
+            before.0 = t_ns - 1;
+        }
         times.push(milliseconds(t_ns - before.0));
         counts.push(signed(live) - signed(before.1));
         numbers.push(allocations.saturating_sub(before.2));

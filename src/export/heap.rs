@@ -84,6 +84,9 @@ fn cell(name: &str) -> String {
 /// Characters of it.
 const CELL: usize = 80;
 
+/// Live blocks are resident as good as wholly from this share of their room on: a numerator and a denominator.
+const TOUCHED: (u64, u64) = (19, 20);
+
 /// So many findings are told one by one.
 const FINDINGS: usize = 10;
 /// So many arenas.
@@ -193,7 +196,8 @@ fn sentence(report: &HeapReport<'_>) -> String {
         ),
         Verdict::Live => {
             let live = of(Use::Live) + of(Use::Headers);
-            let held = report.held.map_or_else(String::new, growth);
+            let room = census.of(Use::Live).reserved;
+            let held = report.held.map_or_else(String::new, |held| growth(held, room, live));
             format!("Most of the resident memory, {} ({}), is in live blocks{held}.", bytes(live), share(live))
         }
         Verdict::Mappings => format!(
@@ -226,13 +230,21 @@ fn lost(report: &HeapReport<'_>) -> u64 {
     report.held.map_or(0, |held| held.holdings.lost.bytes)
 }
 
-/// Who holds most of what can be reached.
-fn growth(held: &Held) -> String {
+/// Who holds most of what can be reached. `room`: bytes of all live blocks, of which `resident` are in memory; what is held is
+/// counted in whole blocks, too, so it must not be told as a part of what is resident.
+fn growth(held: &Held, room: u64, resident: u64) -> String {
     let holdings = &held.holdings;
     let first = holdings.by_retained().into_iter().find_map(|number| holdings.holders.get(number));
     match first {
         Some(holder) if holder.retained.bytes * NOTABLE >= holdings.reachable.bytes => {
-            format!("; {} of that is held by {}", text::human_bytes(holder.retained.bytes), holder.name)
+            let (retained, name) = (text::human_bytes(holder.retained.bytes), &holder.name);
+            match resident.saturating_mul(TOUCHED.1) < room.saturating_mul(TOUCHED.0) {
+                false => format!("; {retained} of that is held by {name}"),
+                true => format!(
+                    "; of the {} that these blocks have room for, touched or not, {retained} is held by {name}",
+                    text::human_bytes(room)
+                ),
+            }
         }
         _ => "; no one holder has a quarter of that".to_owned(),
     }

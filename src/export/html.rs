@@ -41,13 +41,14 @@ const PAGE: &str = include_str!("../../web/page.html");
 const STYLE: &str = include_str!("../../web/style.css");
 
 /// Its modules: each names things only of those before it.
-const MODULES: [&str; 19] = [
+const MODULES: [&str; 20] = [
     include_str!("../../web/text.js"),
     include_str!("../../web/data.js"),
     include_str!("../../web/work.js"),
     include_str!("../../web/tree.js"),
     include_str!("../../web/sums.js"),
     include_str!("../../web/window.js"),
+    include_str!("../../web/course.js"),
     include_str!("../../web/words.js"),
     include_str!("../../web/model.js"),
     include_str!("../../web/state.js"),
@@ -265,7 +266,6 @@ fn words<'a>(
         Column::Leaked | Column::Side(_) => None,
     });
     let threads = thread_sums(view, &values.collect::<Vec<_>>()).into_iter();
-    let found = text::anomalies(&profile.anomalies).into_iter().filter(|anomaly| anomaly.count > 0);
     Words {
         title: title(view, options),
         report: json::head(view, table),
@@ -277,7 +277,8 @@ fn words<'a>(
         resident: sections::resident_sentence(profile),
         cost: lines(|out| cost::cost(out, UNWRAPPED, view)),
         unnamed: lines(|out| names::missing(out, UNWRAPPED, view)),
-        anomalies: found
+        anomalies: sections::doubts(profile)
+            .into_iter()
             .map(|anomaly| WordsAnomaly { count: anomaly.count, label: anomaly.label, meaning: anomaly.meaning })
             .collect(),
         advice: words_of_advice(view),

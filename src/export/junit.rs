@@ -118,7 +118,7 @@ fn cases(view: &View<'_>) -> Vec<Case> {
         }
     }
     for budget in &profile.budgets {
-        let message = format!("{} instead of {}", budget.actual, budget.limit);
+        let message = budget.comparison();
         let outcome = if budget.ok() {
             Outcome::Passed
         } else {

@@ -411,6 +411,17 @@ fn repetition(steps: &[PathStep]) -> (usize, usize) {
     (1..=LONGEST_PERIOD).map(|period| (period, times(period))).find(|(_, times)| *times >= REPEATS).unwrap_or((1, 1))
 }
 
+/// Which blocks a scan of a living process tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeakScope {
+    /// All that are live.
+    All,
+    /// What has grown since the scan before (`--increased`).
+    Grown,
+    /// What has grown was asked for, and no scan was made before: all.
+    FirstScan,
+}
+
 /// What [`living_leaks`] tells.
 #[derive(Clone, Copy, Debug)]
 pub struct LivingLeaksOptions {
@@ -420,8 +431,8 @@ pub struct LivingLeaksOptions {
     pub color: bool,
     /// The width of the terminal in columns; less than 80 counts as 80.
     pub width: usize,
-    /// Whether the figures are what has grown since an earlier scan.
-    pub increased: bool,
+    /// Which blocks the figures are of.
+    pub scope: LeakScope,
     /// The address that was asked for.
     pub block: Option<Addr>,
 }
@@ -433,7 +444,11 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     let layout = Layout::new(Paint { color: options.color }, options.width);
     let mut out = String::new();
     let subject = format!("{}, pid {}", printable(&profile.meta.process.program), profile.meta.process.pid);
-    let what = if options.increased { "what has grown since the last scan" } else { "its live blocks" };
+    let what = match options.scope {
+        LeakScope::All => "its live blocks",
+        LeakScope::Grown => "what has grown since the last scan",
+        LeakScope::FirstScan => "all its live blocks, as this is the first scan: the next tells what has grown",
+    };
     let copied = if leaks.copied { ", to be copied" } else { "" };
     let line = format!("{subject}: {what}; it stood still for {}{copied}", duration(leaks.stopped_ns));
     let _ = writeln!(out, "{}", layout.paint.bold(&line));
@@ -442,7 +457,7 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
         return out;
     }
     // Most of what grows can be reached: a cache that nobody bounds, a list that nobody empties.
-    let reachable = options.increased.then_some(LeakClass::Reachable);
+    let reachable = (options.scope != LeakScope::All).then_some(LeakClass::Reachable);
     for class in [LeakClass::Definite, LeakClass::Possible].into_iter().chain(reachable) {
         class_of_leaks(&mut out, layout, &view, leaks, class, (&[true; 4], options.top));
     }

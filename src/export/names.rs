@@ -1,14 +1,19 @@
 //! What lacks names or line numbers, and what would bring them.
 
 use super::escape::printable;
+use super::runtimes;
 use super::sections::{Layout, heading, prose};
 use super::text::{basename, grouped, human_bytes, is_system_file, keep_end, left, percent, plural, shell_words, wrap};
 use super::view::{Headline, StackTotals, View};
 use crate::profile::identity::is_unresolved;
+use crate::profile::saved::Writer;
 use crate::profile::{Location, Mode, ModuleInfo, Profile};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write;
+
+/// The server that asks those of all distributions.
+const SERVERS: &str = "DEBUGINFOD_URLS=https://debuginfod.elfutils.org";
 
 /// So many modules are named.
 const SHOWN: usize = 4;
@@ -61,6 +66,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
         }
     }
     of_python(out, layout, view.profile, in_python > whole / 10);
+    runtimes::told(out, layout, view.profile, seen.get(&None).is_some_and(|made| made.bytes > whole / 1000));
     // less than a thousandth is not worth a line
     let mut modules: Vec<(Option<usize>, Seen)> =
         seen.into_iter().filter(|(_, seen)| seen.bytes > whole / 1000).collect();
@@ -85,7 +91,8 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
     let of_system =
         |module: &&ModuleInfo| is_system_file(&module.path) && !module.symbols.lines && module.build_id.is_some();
     let infos = modules.iter().filter_map(|(module, _)| view.profile.modules.get((*module)?));
-    if infos.chain(main).any(|module| of_system(&module)) {
+    let is_other_tools = view.profile.saved.as_ref().is_some_and(|saved| saved.writer != Writer::Heaptrace);
+    if infos.chain(main).any(|module| of_system(&module)) && !is_other_tools {
         prose(out, layout, &format!("Or let heaptrace fetch what is missing: {}", debuginfod(view)));
     }
 }
@@ -117,6 +124,10 @@ fn of_python(out: &mut String, layout: Layout, profile: &Profile, in_loop: bool)
 fn debuginfod(view: &View<'_>) -> String {
     const LONGEST: usize = 60;
     let meta = &view.profile.meta;
+    if meta.mode.is_snapshot() {
+        // Files do not say whether `run` or `attach` traces it, and the names are those that it finds.
+        return format!("start the heaptrace that traces the process with {SERVERS}, and with --debuginfod");
+    }
     let command = match meta.mode {
         mode if mode.is_attached() => format!("attach --debuginfod {}", meta.process.pid),
         _ => {
@@ -126,7 +137,7 @@ fn debuginfod(view: &View<'_>) -> String {
             format!("{command} --debuginfod -- {words}")
         }
     };
-    format!("DEBUGINFOD_URLS=https://debuginfod.elfutils.org heaptrace {command}")
+    format!("{SERVERS} heaptrace {command}")
 }
 
 fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<usize>, Seen)], whole: u64) {

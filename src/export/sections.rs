@@ -8,7 +8,7 @@ use super::view::{StackTotals, UNKNOWN_STACK, View, end_text};
 use crate::profile::build::BEFORE_ATTACH;
 use crate::profile::saved::Writer;
 use crate::profile::value::Value;
-use crate::profile::{Amount, Exit, Image, Profile, Resident, Totals};
+use crate::profile::{Amount, Exit, FindingKind, Image, Profile, Resident, Totals};
 use crate::unwinder::Quality;
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -80,7 +80,9 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
         let note = "The profile does not reach to the program's regular end.";
         let _ = writeln!(out, "{}", layout.paint.yellow(note));
     }
-    if meta.mode.is_attached() {
+    if is_since_mark(profile) {
+        let _ = writeln!(out, "Live means: allocated since the mark and not yet freed.");
+    } else if meta.mode.is_attached() {
         let of_before = if profile.strings.iter().any(|text| text == BEFORE_ATTACH) {
             "and not yet freed; blocks from before the attach are told by size, as [before attach]."
         } else {
@@ -89,6 +91,11 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
         let _ = writeln!(out, "Live means: allocated {of_before}");
     }
     sampling_note(out, layout, profile);
+}
+
+/// Whether only blocks are in the profile that were allocated since a mark (`--since`): a warning says so, and names the mark.
+pub(super) fn is_since_mark(profile: &Profile) -> bool {
+    profile.warnings.iter().any(|warning| warning.contains("allocated since the mark `"))
 }
 
 /// That the amounts are estimates, and how good they are.
@@ -404,9 +411,26 @@ pub(crate) fn doubt(view: &View<'_>, stack: usize, quality: Quality) -> Option<&
     }
 }
 
+/// The kinds of what was not seen, or is not certain. What stands among the errors in the use of the heap is neither, and is
+/// not told again.
+pub(crate) fn doubts(profile: &Profile) -> Vec<text::Anomaly> {
+    let told = |kind: FindingKind| -> u64 {
+        profile.findings.iter().filter(|finding| finding.kind == kind).map(|finding| finding.count).sum()
+    };
+    let mut anomalies = profile.anomalies;
+    for (count, kind) in [
+        (&mut anomalies.unknown_frees, FindingKind::InvalidFree),
+        (&mut anomalies.double_frees, FindingKind::DoubleFree),
+        (&mut anomalies.mismatched_frees, FindingKind::MismatchedFree),
+    ] {
+        *count = count.saturating_sub(told(kind));
+    }
+    text::anomalies(&anomalies).into_iter().filter(|anomaly| anomaly.count > 0).collect()
+}
+
 /// What was not seen, or is not certain.
 pub(crate) fn anomalies(out: &mut String, layout: Layout, profile: &Profile) {
-    let found: Vec<_> = text::anomalies(&profile.anomalies).into_iter().filter(|anomaly| anomaly.count > 0).collect();
+    let found = doubts(profile);
     if found.is_empty() {
         return;
     }

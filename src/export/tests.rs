@@ -11,6 +11,7 @@ mod html;
 mod many;
 mod numbers;
 mod report;
+mod runtimes;
 mod summary;
 mod timeline;
 

@@ -4,7 +4,7 @@ mod short;
 
 pub(crate) use super::escape::printable;
 use super::view::NamedFrame;
-pub(crate) use crate::figures::grouped;
+pub(crate) use crate::figures::{grouped, plural};
 use crate::profile::Anomalies;
 use crate::profile::identity::is_unresolved;
 pub(crate) use short::short_name;
@@ -101,11 +101,6 @@ pub(crate) fn duration(ns: u64) -> String {
             if hours > 0 { format!("{hours} h {minutes:02} min") } else { format!("{minutes} min {seconds:02} s") }
         }
     }
-}
-
-/// `1 block`, `2 blocks`
-pub(crate) fn plural(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
 
 /// The beginning of a sentence.
@@ -267,12 +262,6 @@ mod tests {
     fn times_keep_three_digits() {
         let shown = [0, 999, 1500, 999_960, 1_000_000, 2_310_000_000, 61_000_000_000, 7_380_000_000_000].map(duration);
         assert_eq!(shown, ["0 s", "999 ns", "1.5 µs", "1.0 ms", "1.0 ms", "2.31 s", "1 min 01 s", "2 h 03 min"]);
-    }
-
-    #[test]
-    fn numbers_are_grouped_by_thousands() {
-        let shown = [0, 999, 1000, 1_234_567, u64::MAX].map(grouped);
-        assert_eq!(shown, ["0", "999", "1,000", "1,234,567", "18,446,744,073,709,551,615"]);
     }
 
     #[test]

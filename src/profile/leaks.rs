@@ -2,6 +2,7 @@
 
 use super::Amount;
 use crate::addr::Addr;
+use crate::figures::{grouped, plural};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
@@ -334,6 +335,12 @@ impl Budget {
     /// Whether the limit was kept.
     pub const fn ok(&self) -> bool {
         self.actual <= self.limit
+    }
+
+    /// What was measured and what the limit is, with their unit: `198,863 bytes instead of 51,200`.
+    pub fn comparison(&self) -> String {
+        let noun = if self.name == "max-allocations" { "allocation" } else { "byte" };
+        format!("{} instead of {}", plural(self.actual, noun), grouped(self.limit))
     }
 }
 

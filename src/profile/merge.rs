@@ -10,6 +10,7 @@ use super::{
     Amount, Capacity, Cost, Finding, Growth, Meta, ProcessInfo, ProcessRow, Profile, Sample, Stranded, TimelinePoint,
     Totals,
 };
+use crate::figures::grouped;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -294,7 +295,7 @@ impl SharedWarning {
         match usize::try_from(*processes).unwrap_or(usize::MAX) {
             1 => format!("{text} (process {})", named.join(", ")),
             count if count <= NAMED => format!("{text} (processes {})", named.join(", ")),
-            count => format!("{text} ({count} of {all} processes)"),
+            count => format!("{text} ({} of {all} processes)", grouped(count as u64)),
         }
     }
 }

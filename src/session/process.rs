@@ -86,7 +86,8 @@ impl Process {
             space.watch_tests();
         }
         space.show_python(common.settings.python);
-        common.progress.begins(pid);
+        let born = Instant::now();
+        common.progress.begins(pid, born);
         Self {
             settings: Arc::clone(&common.settings),
             control: Arc::clone(&common.control),
@@ -99,7 +100,7 @@ impl Process {
                 attached: common.attached,
                 began: common.began,
                 started_at: SystemTime::now(),
-                born: Instant::now(),
+                born,
                 program: String::new(),
                 command: Vec::new(),
                 cwd: procfs::working_directory(pid).unwrap_or_default(),

@@ -71,6 +71,18 @@ fn none_on_well_behaved_programs() {
     }
 }
 
+/// What stands among the errors is neither unseen nor uncertain, and is told once.
+#[test]
+fn errors_are_told_once() {
+    for (name, kind, doubt) in [
+        ("mismatched", "freed by the wrong family of functions", "mismatched frees"),
+        ("double_free", "freed twice", "double frees"),
+    ] {
+        let told = Program::fixture(name).traced().ended.stderr;
+        assert!(told.contains(kind) && !told.contains(doubt), "{told}");
+    }
+}
+
 /// Fixtures with what they provoke. What is not named stays zero.
 #[test]
 fn each_is_counted_where_it_is_provoked() {

@@ -174,6 +174,22 @@ fn class_of(answer: &str, class: &str) -> (u64, u64) {
     (amount["blocks"].as_u64().unwrap(), amount["bytes"].as_u64().unwrap())
 }
 
+/// Who asks for what has grown before any scan was made gets all, and is told so.
+#[test]
+fn the_first_scan_compares_with_nothing() {
+    let program = Program::fixture("steps");
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    step(&mut running, "a 10 100");
+    let text = leaks(pid, &["--increased"]);
+    assert!(text.contains("this is the first scan") && !text.contains("since the last scan"), "{text}");
+    assert!(text.contains("Still reachable 1,000 bytes in 10 blocks"), "{text}");
+    step(&mut running, "a 1 100");
+    let text = leaks(pid, &["--increased"]);
+    assert!(text.contains("since the last scan") && text.contains("Still reachable 100 bytes in 1 block"), "{text}");
+    drop(running.wait());
+}
+
 /// `leaks` classifies what is live now, tells growth, and explains what is still reachable, again and again while the program
 /// goes on.
 #[test]
@@ -191,6 +207,7 @@ fn leaks_of_a_living_process() {
         step(&mut running, line);
     }
     let text = leaks(pid, &["--increased"]);
+    assert!(text.contains("what has grown since the last scan"), "{text}");
     assert!(text.contains("lost 250 bytes in 3 blocks"), "{text}");
     assert!(text.contains("steps_a") && text.contains("steps_b") && text.contains("it stood still for"), "{text}");
     let text = leaks(pid, &["--increased"]);

@@ -317,6 +317,20 @@ fn declared_functions_are_counted() {
     assert!(warnings.iter().all(|told| told.to_string().contains(left)), "both are known: {warnings:?}");
 }
 
+/// Whoever names the wrong argument is told so: here the first one is the pool's address.
+#[test]
+fn a_pointer_that_is_declared_as_a_size_is_told() {
+    let program = Program::fixture("pool").stays_on_trap("that are declared");
+    for (spec, is_wrong) in [("pool_get", true), ("pool_get:size=arg1", true), ("pool_get:size=arg2", false)] {
+        let traced = program.traced_with(&["--alloc-fn", spec, "--free-fn", "pool_put:ptr=arg2"]);
+        let warnings: Vec<_> = traced.report.list("/warnings").iter().filter_map(|told| told.as_str()).collect();
+        let told = warnings.iter().find(|told| told.starts_with("--alloc-fn pool_get: "));
+        assert_eq!(told.is_some(), is_wrong, "{spec}: {warnings:?}");
+        let says_what = |told: &&str| told.contains("looks like a pointer (0x") && told.contains("pool_get:size=arg2");
+        assert!(told.is_none_or(says_what), "{told:?}");
+    }
+}
+
 /// A declared name that no module defines is an error with the names that may have been meant; what was recorded is written
 /// all the same, and `check` does not judge.
 #[test]

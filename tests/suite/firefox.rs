@@ -79,10 +79,17 @@ fn it_has_the_sums_of_report_and_pprof() {
 
         // the course: what is live, and how many allocations there were
         let live = read["counters"]["malloc"].as_array().unwrap();
-        assert_eq!(live.len(), report.list("/timeline").len() + 1);
-        for (point, read) in report.list("/timeline").iter().zip(live) {
-            let apart = read[0].as_f64().unwrap() - point["t_ns"].as_f64().unwrap() / 1e6;
-            assert!(apart.abs() < 1e-3 && read[1] == point["live_bytes"], "{point} {read}");
+        let time = |read: &Value| read[0].as_f64().unwrap();
+        // live bytes are steps, and the track draws slopes: nothing changes over more than a microsecond
+        for pair in live.windows(2) {
+            assert!(time(&pair[1]) - time(&pair[0]) < 1e-3 || pair[0][1] == pair[1][1], "{pair:?}");
+        }
+        let mut rest = live.iter();
+        for point in report.list("/timeline") {
+            let is_point = |read: &&Value| {
+                (time(read) - point["t_ns"].as_f64().unwrap() / 1e6).abs() < 1e-3 && read[1] == point["live_bytes"]
+            };
+            assert!(rest.any(|read| is_point(&read)), "{point} {live:?}");
         }
         assert_eq!(live.last().unwrap()[1], report.total("live_bytes"));
         assert_eq!(read["allocations"], report.total("allocations"));

@@ -68,6 +68,30 @@ fn end(mut running: Running, pid: i32) {
     running.wait().success();
 }
 
+/// Blocks that were hardly touched: what one holder has of them is no part of what is resident.
+#[test]
+fn what_is_held_is_told_of_the_blocks_not_of_the_resident_memory() {
+    let program = Program::fixture("untouched");
+    let mut running = program.start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let ended = Program::new("/bin/true").start_heaptrace(["heap".to_owned(), pid.to_string()]).wait();
+    let text = ended.text();
+    let paragraph = text.split("\n\n").find(|part| part.starts_with("Most of the resident memory")).unwrap_or(&text);
+    let verdict = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(verdict.contains("is in live blocks; of the ") && verdict.contains("touched or not"), "{verdict}");
+    let amounts: Vec<f64> = verdict
+        .split_whitespace()
+        .zip(verdict.split_whitespace().skip(1))
+        .filter(|(_, unit)| unit.trim_end_matches(',') == "MiB")
+        .map(|(amount, _)| amount.parse().unwrap())
+        .collect();
+    // 30 MiB were touched of 100, 60 of them by one holder
+    let [resident, room, retained] = amounts[..] else { panic!("{verdict}") };
+    assert!(resident < 35.0 && room > 99.0 && (59.0..62.0).contains(&retained), "{verdict}");
+    running.feed(b"");
+    running.wait().success();
+}
+
 /// Each chunk is seen as what it is: the sums are those of glibc's own count, and the program's blocks are as many as it keeps.
 #[test]
 fn the_chunks_are_those_that_glibc_counts() {

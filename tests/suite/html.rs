@@ -69,6 +69,45 @@ fn modules_of_the_page_pass_their_own_tests() {
     assert!(told.contains("# fail 0") && !told.contains("# pass 0"), "{told}");
 }
 
+/// Live bytes are drawn as steps: what the fixture holds between two of its calls, to the end; no rate where nothing was
+/// allocated; and the resident memory by the same clock.
+#[test]
+fn the_course_has_steps() {
+    const STEP: u64 = 8 << 20;
+    let program = Program::fixture("stairs");
+    let [html, report] = ["x.html", "x.json"].map(|name| program.outside(name));
+    program.start_traced(&["-o", text(&html), "-o", text(&report)]).wait().success();
+    let told = &opened("course", &[text(&html)])[0];
+    let between = told["between"].as_array().unwrap();
+    let held: Vec<u64> = between.iter().map(|moment| moment["bytes"].as_u64().unwrap()).collect();
+    assert_eq!(held, [0, STEP, 2 * STEP, STEP, 0], "{told}");
+    for moment in between {
+        let is_drawn = (moment["above"].as_bool().unwrap(), moment["below"].as_bool().unwrap());
+        assert_eq!(is_drawn, (false, moment["bytes"] != 0), "{moment}");
+        let said = moment["said"].as_str().unwrap();
+        let bytes = moment["bytes"].as_u64().unwrap() >> 20;
+        let live = if bytes == 0 { ": 0 B live".to_owned() } else { format!(": {bytes}.00 MiB live") };
+        assert!(said.contains(&live) && said.ends_with(" 0 allocations/s"), "{said}");
+    }
+    // two allocations, each in one bar or on the border of two
+    let report: Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+    let births: Vec<f64> = [0, 1].map(|at| report["timeline"][at]["t_ns"].as_f64().unwrap()).to_vec();
+    let bars = told["bars"].as_array().unwrap();
+    assert!((2..=4).contains(&bars.len()), "{bars:?}");
+    for bar in bars {
+        let (from, to) = (bar["from"].as_f64().unwrap(), bar["to"].as_f64().unwrap());
+        assert!(births.iter().any(|birth| from <= *birth && *birth - 2000.0 <= to), "{bar} {births:?}");
+    }
+    let resident: Vec<(u64, u64)> = serde_json::from_value(told["resident"].clone()).unwrap();
+    let duration = told["duration"].as_u64().unwrap();
+    assert!(resident.len() > 4 && resident.iter().all(|(time, _)| *time <= duration), "{resident:?} {duration}");
+    let early = resident.iter().filter(|(time, bytes)| (*time as f64) < births[0] && *bytes > STEP).count();
+    assert_eq!(early, 0, "{resident:?} {births:?}");
+    // one block of two that was freed before the next allocation is nothing to speak of
+    let words = told["words"].as_array().unwrap();
+    assert!(words.iter().all(|word| !word.as_str().unwrap().starts_with("Churn")), "{words:?}");
+}
+
 /// All that a person does with a page: the figures are those of report.json and pprof, whichever way they are asked for.
 #[test]
 fn a_report_shows_the_figures_of_the_profile() {

@@ -281,6 +281,21 @@ fn a_child_is_asked_for_alone_and_an_attached_process_as_such() {
     let text = ask(&["snapshot", &pid.to_string(), "-o", "-", "--format", "txt"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("allocated since attach"), "{text}");
+    assert!(ask(&["ctl", &pid.to_string(), "mark", "warm"]).status.success());
+    step(&mut victim, "take 2");
+    // of the file, too, which says no more that the process was attached to
+    let json = format!("{}/since.json", program.folder().display());
+    let since = ask(&["snapshot", &pid.to_string(), "--since", "warm", "-o", "-", "--format", "txt"]);
+    assert!(ask(&["snapshot", &pid.to_string(), "--since", "warm", "-o", &json]).status.success());
+    for told in [since, ask(&["report", &json])] {
+        let text = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(text.contains("Live means: allocated since the mark") && !text.contains("since attach"), "{text}");
+    }
+    let whole = format!("{}/whole.json", program.folder().display());
+    assert!(ask(&["snapshot", &pid.to_string(), "-o", &whole]).status.success());
+    let text = ask(&["report", &whole]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(!text.contains("run --debuginfod"), "nobody has run it: {text}");
     attached.signal(Signal::SIGINT);
     assert_eq!(tracer.collect(attached.wait()).ended.code(), 0);
     drop(victim.wait());

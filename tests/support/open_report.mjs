@@ -1,6 +1,6 @@
 // Opens reports of heaptrace (.html) in Chromium without a window, uses them as a person does, and prints what is read back as JSON.
 // node --experimental-websocket open_report.mjs CHROMIUM PLAN FILE...
-// PLAN is `window`: parts of the time of a file that knows them; `use`: every view of one file; `look`: only what is there at first, of each file; `source`: the source of a function; `difference`: a page of a difference; `time`: how long the first file takes.
+// PLAN is `window`: parts of the time of a file that knows them; `use`: every view of one file; `look`: only what is there at first, of each file; `source`: the source of a function; `difference`: a page of a difference; `course`: the course of live bytes; `time`: how long the first file takes.
 import { pathToFileURL } from 'node:url';
 import { Browser } from './browser.mjs';
 
@@ -342,11 +342,39 @@ async function part(file) {
   return told;
 }
 
+// The course of live bytes as it is drawn, without the resident memory: between any two events, in the middle, whether there
+// is colour right above the live bytes and right below them; the rate's bars; and what is said of moments.
+async function course(file) {
+  const page = await opened(pathToFileURL(file).href);
+  return page.evaluate(`(() => {
+    const course = heaptrace.timeline;
+    const resident = course.resident;
+    course.resident = [];
+    course.draw();
+    const copy = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+    const hasColor = (time, y) => {
+      copy.clearRect(0, 0, 1, 1);
+      copy.drawImage(course.canvas, Math.round(course.x(time)), Math.round(y), 1, 1, 0, 0, 1, 1);
+      return copy.getImageData(0, 0, 1, 1).data[3] > 0;
+    };
+    const points = [{ t_ns: 0, live_bytes: 0 }, ...course.points, { t_ns: heaptrace.data.report.duration_ns }];
+    const between = points.slice(1).map((next, i) => [(points[i].t_ns + next.t_ns) / 2, points[i].live_bytes]);
+    return {
+      resident,
+      duration: heaptrace.data.report.duration_ns,
+      between: between.map(([time, bytes]) => ({ time, bytes, above: hasColor(time, course.y(bytes) - 4), below: bytes > 0 && hasColor(time, course.y(bytes) + 4), said: course.tellMoment(course.x(time)) })),
+      bars: [...course.rates].map((rate, part) => ({ from: part * course.end / course.rates.length, to: (part + 1) * course.end / course.rates.length, rate })).filter(({ rate }) => rate > 0),
+      words: [...document.querySelectorAll('#words .word')].map(word => word.textContent),
+    };
+  })()`);
+}
+
 const told = { reports: [] };
 if (plan === 'use') told.reports.push(await use(files[0], files[1]));
 else if (plan === 'window') told.reports.push(await part(files[0]));
 else if (plan === 'source') told.reports.push(await source(files[0], files[1]));
 else if (plan === 'difference') told.reports.push(await difference(files[0], files.slice(1)));
+else if (plan === 'course') told.reports.push(await course(files[0]));
 else if (plan === 'time') told.reports.push(await time(files[0]));
 else {
   for (const file of files) told.reports.push(await look(file));

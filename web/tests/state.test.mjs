@@ -3,7 +3,8 @@ import { test } from 'node:test';
 import { Numbers, unpack } from '../data.js';
 import { deflateSync } from 'node:zlib';
 import { firstState, fragmentOf, stateOf } from '../state.js';
-import { niceStep, ratesOf, shortCount, windowOf } from '../timeline.js';
+import { cornersOf, levelBefore, ratesOf, reachOf, windowOf } from '../course.js';
+import { niceStep, shortCount } from '../timeline.js';
 import { boundsOf, ownIn } from '../window.js';
 import { linesOf } from '../source.js';
 import { grows } from '../words.js';
@@ -31,9 +32,10 @@ test('numbers and packed blocks are read', async () => {
 test('windows and growth of a course', () => {
   const course = [0, 1, 2, 3, 4, 5, 6, 7].map(i => ({ t_ns: i * 10, live_bytes: i * 100, allocations: i }));
   assert.deepEqual(windowOf(course, 15, 55), { change: 400, allocations: 4, most: 500 });
-  assert.equal(grows(course), true);
-  assert.equal(grows(course.map(point => ({ ...point, live_bytes: 700 - point.live_bytes }))), false);
-  assert.equal(grows(course.slice(4)), false);
+  assert.equal(grows(course, 70), true);
+  assert.equal(grows(course.map(point => ({ ...point, live_bytes: 700 - point.live_bytes })), 70, 700), false);
+  assert.equal(grows(course.slice(4), 70), false);
+  assert.equal(grows(course, 1000), false, 'nothing was allocated in the last quarters');
   assert.deepEqual([niceStep(1000, 3, true), niceStep(7, 5, false)], [512, 2]);
 });
 
@@ -51,9 +53,37 @@ test('lines of a function have their bytes, and what is around them', () => {
   assert.deepEqual(linesOf(source, frames, 5, 0), []);
 });
 
+// Two blocks of 50 bytes, 300 ms apart, of which nothing is before the first and which are freed one after the other.
+const steps = [[300e6, 50, 1], [600e6, 100, 2], [900e6, 50, 2], [901e6, 0, 2]].map(([t_ns, live_bytes, allocations]) => ({ t_ns, live_bytes, allocations }));
+
+test('live bytes stay as they are until an event', () => {
+  assert.deepEqual(cornersOf(steps, 1200e6, 0).map(([time, bytes]) => [time / 1e6, bytes]), [
+    [0, 0], [300, 0], [300, 50], [600, 50], [600, 100], [900, 100], [900, 50], [901, 50], [901, 0], [1200, 0],
+  ]);
+  const at = time => windowOf(steps, time * 1e6, time * 1e6).most;
+  assert.deepEqual([0, 299, 300, 450, 599, 600, 899, 900, 950, 1200].map(at), [0, 0, 50, 50, 50, 100, 100, 50, 0, 0]);
+  assert.deepEqual(windowOf(steps, 100e6, 450e6), { change: 50, allocations: 1, most: 50 });
+  // what lived before is there until the first event, and what lives at the end until the end
+  assert.equal(levelBefore({ live_bytes: 700, bytes_allocated: 400, bytes_freed: 200 }), 500);
+  assert.deepEqual(cornersOf([{ t_ns: 5, live_bytes: 700 }], 9, 500), [[0, 500], [5, 500], [5, 700], [9, 700]]);
+  assert.deepEqual(windowOf([{ t_ns: 5, live_bytes: 700, allocations: 1 }], 1, 4, 500), { change: 0, allocations: 0, most: 500 });
+});
+
+test('no rate is shown where nothing was allocated', () => {
+  const parts = [...ratesOf(steps, 1200e6, 120, reachOf(steps, 1200e6))].map((rate, part) => [part, rate]).filter(([, rate]) => rate > 0);
+  assert.deepEqual(parts.map(([part, rate]) => [part, Math.round(rate)]), [[29, 100], [59, 100]]);
+  // of many points each stands for an interval, so long as the course at most through the least number of them
+  const many = Array.from({ length: 600 }, (_, i) => ({ t_ns: 500e6 + i * 1e6, live_bytes: 0, allocations: i }));
+  const reach = reachOf(many, 1200e6);
+  assert.ok(reach > 1e6 && reach < 5e6, String(reach));
+  const rates = [...ratesOf(many, 1200e6, 120, reach)];
+  assert.ok(rates.slice(0, 49).every(rate => rate === 0));
+  assert.equal(Math.round(rates.reduce((sum, rate) => sum + rate, 0) * 10e6 / 1e9), 599);
+});
+
 test('rates add up to the allocations, wherever the points lie', () => {
   const course = [{ t_ns: 5, allocations: 10 }, { t_ns: 25, allocations: 30 }, { t_ns: 25, allocations: 31 }, { t_ns: 80, allocations: 31 }, { t_ns: 100, allocations: 35 }];
-  const rates = ratesOf(course, 100, 10);
+  const rates = ratesOf(course, 100, 10, Infinity);
   assert.deepEqual([...rates].map(rate => Math.round(rate / 1e8 * 1e6) / 1e6), [15, 10, 6, 0, 0, 0, 0, 0, 2, 2]);
   assert.deepEqual([0, 999, 1000, 12345, 2.5e6, 3e9].map(shortCount), ['0', '999', '1 k', '12.3 k', '2.5 M', '3 G']);
 });

@@ -55,7 +55,7 @@ fn leaks_are_not_certain_where_memory_was_not_read() {
     assert_eq!(unread(clean()), (VerdictKind::Clean, 0, Vec::new()));
     let (kind, status, reasons) = unread(leaking());
     assert_eq!((kind, status), (VerdictKind::Inconclusive, 125));
-    assert!(reasons.iter().any(|reason| reason.starts_with("4096 bytes")), "{reasons:?}");
+    assert!(reasons.iter().any(|reason| reason.starts_with("4,096 bytes")), "{reasons:?}");
 }
 
 /// A child's failure is its parent's affair, but not that it was killed before it could be looked at.
@@ -81,12 +81,12 @@ fn a_childs_end_counts_only_if_it_hides_something() {
 fn definite_and_indirect_leaks_fail_and_others_only_on_request() {
     let (kind, status, reasons) = by_default(leaking());
     assert_eq!((kind, status), (VerdictKind::Leaks, 23));
-    assert_eq!(reasons, ["3200 bytes in 5 blocks leaked (definite, indirect)"]);
+    assert_eq!(reasons, ["3,200 bytes in 5 blocks leaked (definite, indirect)"]);
     let only = |leak_kinds| judged(leaking(), &Policy { leak_kinds, ..Policy::default() }, &Circumstances::default());
-    assert_eq!(only([true, false, false, false]).2, ["3072 bytes in 3 blocks leaked (definite)"]);
+    assert_eq!(only([true, false, false, false]).2, ["3,072 bytes in 3 blocks leaked (definite)"]);
     assert_eq!(only([false, true, false, false]).2, ["128 bytes in 2 blocks leaked (indirect)"]);
-    assert_eq!(only([false, false, true, false]).2, ["1056 bytes in 2 blocks leaked (possible)"]);
-    assert_eq!(only([false, false, false, true]).2, ["262144 bytes in 1 block leaked (reachable)"]);
+    assert_eq!(only([false, false, true, false]).2, ["1,056 bytes in 2 blocks leaked (possible)"]);
+    assert_eq!(only([false, false, false, true]).2, ["262,144 bytes in 1 block leaked (reachable)"]);
     assert_eq!(only([false; 4]), (VerdictKind::Clean, 0, Vec::new()));
 }
 
@@ -123,7 +123,7 @@ fn errors_weigh_more_than_leaks_unless_they_are_off() {
     profile.findings = check_profile().findings;
     let (kind, status, reasons) = by_default(profile.clone());
     assert_eq!((kind, status), (VerdictKind::Errors, 23));
-    assert_eq!(reasons, ["1 error in the use of the heap", "3200 bytes in 5 blocks leaked (definite, indirect)"]);
+    assert_eq!(reasons, ["1 error in the use of the heap", "3,200 bytes in 5 blocks leaked (definite, indirect)"]);
     let policy = Policy { errors: false, leak_exit_code: 3, ..Policy::default() };
     let (kind, status, _) = judged(profile, &policy, &Circumstances::default());
     assert_eq!((kind, status), (VerdictKind::Leaks, 3));
@@ -146,7 +146,8 @@ fn budgets_hold_to_the_last_byte() {
     };
     let (kind, status, reasons) = limited(less);
     assert_eq!((kind, status, reasons.len()), (VerdictKind::OverBudget, 23, 4));
-    assert_eq!(reasons[0], "--max-leaked-bytes is exceeded: 3200 instead of 3199");
+    assert_eq!(reasons[0], "--max-leaked-bytes is exceeded: 3,200 bytes instead of 3,199");
+    assert_eq!(reasons[2], "--max-allocations is exceeded: 116 allocations instead of 115");
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn github_annotations_of_a_check() {
     assert_eq!(
         lines.lines().collect::<Vec<_>>(),
         [
-            "::error title=heaptrace%3A app::1 error in the use of the heap; 3200 bytes in 5 blocks leaked that the baseline does \
+            "::error title=heaptrace%3A app::1 error in the use of the heap; 3,200 bytes in 5 blocks leaked that the baseline does \
              not know (definite, indirect)",
             "::error file=src/main.c,line=55,title=freed twice in clean;up (heaptrace)::freed twice: the block at \
              0x555555570010 (64 bytes), by free in thread worker; 3 times",

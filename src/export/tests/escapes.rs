@@ -4,7 +4,7 @@ use super::*;
 use crate::check::verdict::{Circumstances, Policy, judge};
 use crate::export::escape::is_active;
 use crate::export::github::annotations;
-use crate::export::leaks::{CheckReportOptions, LivingLeaksOptions, check_report, living_leaks};
+use crate::export::leaks::{CheckReportOptions, LeakScope, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::Outcome;
 use crate::export::summary::{SummaryOptions, summary};
 use prost::Message;
@@ -158,7 +158,7 @@ fn no_terminal_gets_an_active_character() {
     let files = [outcome(Ok(1)), outcome(Err(failure()))];
     let explain = Some("main");
     let checked = CheckReportOptions { top: 10, color: false, width: 100, files: &files, explain };
-    let living = LivingLeaksOptions { top: 10, color: false, width: 100, increased: false, block: None };
+    let living = LivingLeaksOptions { top: 10, color: false, width: 100, scope: LeakScope::All, block: None };
     let texts = [
         summary(&profile, &SummaryOptions { value: None, top: 10, color: false, width: 100, files: &files }),
         check_report(&profile, &checked),

@@ -3,6 +3,7 @@
 use super::super::Profile;
 use super::super::saved::{Saved, Writer, is_whole, ranges};
 use super::super::{Amount, Sample};
+use crate::figures::plural;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
@@ -259,7 +260,7 @@ fn same_kind(heads: &[Head]) -> Result<(), SeriesError> {
 }
 
 fn same_interval(heads: &[Head]) -> Result<(), SeriesError> {
-    let name = |interval: u64| if interval == 0 { "allocation".to_owned() } else { format!("{interval} bytes") };
+    let name = |interval: u64| if interval == 0 { "allocation".to_owned() } else { plural(interval, "byte") };
     let order = |head: &&Head| (head.interval, head.file.clone());
     let (Some(least), Some(most)) = (heads.iter().min_by_key(order), heads.iter().max_by_key(order)) else {
         return Ok(());

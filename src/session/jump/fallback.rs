@@ -1,7 +1,7 @@
 //! What the routine can't do in a process on the jump engine, and why: one line a cause, for the summary.
 
 use crate::addr::TaskId;
-use crate::figures::grouped;
+use crate::figures::{grouped, plural};
 use crate::jump::layout::{CELLS, NODES};
 use crate::patches::own::EntryError;
 use rustc_hash::FxHashMap;
@@ -118,7 +118,7 @@ impl Fallbacks {
         let threads = |why: NoCell| {
             let concerned = self.threads.iter().filter(|((known, _), calls)| *known == why && **calls > FEW_CALLS);
             let count = concerned.count() as u64;
-            (count > 0).then(|| if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") })
+            (count > 0).then(|| plural(count, "thread"))
         };
         if let Some(threads) = threads(NoCell::Taken) {
             told.push(format!(
@@ -134,7 +134,7 @@ impl Fallbacks {
         let relevant = |calls: u64| {
             let is_relevant = calls >= LEAST_CALLS && calls.saturating_mul(SHARE) > events;
             let percent = calls.saturating_mul(100).checked_div(events).unwrap_or(100).min(100);
-            is_relevant.then(|| format!("{} calls ({percent} %)", grouped(calls)))
+            is_relevant.then(|| format!("{} ({percent} %)", plural(calls, "call")))
         };
         if let Some(calls) = relevant(self.unwalkable) {
             told.push(format!(
