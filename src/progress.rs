@@ -24,6 +24,7 @@ pub struct Progress {
     allocated_bytes: AtomicU64,
     processes: Mutex<Vec<i32>>,
     begun: AtomicU64,
+    faults: AtomicU64,
 }
 
 impl Default for Progress {
@@ -44,6 +45,7 @@ impl Default for Progress {
             allocated_bytes: AtomicU64::new(0),
             processes: Mutex::new(Vec::new()),
             begun: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
         }
     }
 }
@@ -101,6 +103,16 @@ impl Progress {
         for (word, time) in [(&self.waited_ns, about), (&self.waited_least_ns, least), (&self.waited_most_ns, most)] {
             word.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
+    }
+
+    /// Notes that a program is about to handle a fault of its own.
+    pub fn fault(&self) {
+        self.faults.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many of those there were.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
     }
 
     /// Notes a process that is traced from now on.
