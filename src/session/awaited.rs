@@ -9,8 +9,8 @@ use crate::addr::Addr;
 use crate::patches::PcLocation;
 use crate::session::space::Helper;
 use crate::tracer::Result;
+use crate::tracer::disturbance::{Disturbance, disturbance};
 use crate::tracer::ptrace::{self, Stopped, Waited};
-use crate::tracer::sigtrap_fallback::{Disturbance, disturbance};
 use std::time::{Duration, Instant};
 
 /// How long an attach waits for the thread that it has asked to stop.
