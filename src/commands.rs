@@ -7,6 +7,7 @@ pub mod check;
 pub mod conclude;
 mod contents;
 pub mod convert;
+mod debuggers;
 mod debuginfod;
 pub mod diff;
 pub mod direct;

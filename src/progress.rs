@@ -25,6 +25,7 @@ pub struct Progress {
     /// The processes that are traced, and since when.
     processes: Mutex<Vec<(i32, Instant)>>,
     begun: AtomicU64,
+    faults: AtomicU64,
 }
 
 impl Default for Progress {
@@ -45,6 +46,7 @@ impl Default for Progress {
             allocated_bytes: AtomicU64::new(0),
             processes: Mutex::new(Vec::new()),
             begun: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
         }
     }
 }
@@ -102,6 +104,16 @@ impl Progress {
         for (word, time) in [(&self.waited_ns, about), (&self.waited_least_ns, least), (&self.waited_most_ns, most)] {
             word.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
+    }
+
+    /// Notes that a program is about to handle a fault of its own.
+    pub fn fault(&self) {
+        self.faults.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many of those there were.
+    pub fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
     }
 
     /// Notes a process that is traced from now on. `born`: when the clock of its events began.

@@ -33,6 +33,7 @@ mod suite {
     mod cores;
     mod counts;
     mod death;
+    mod debuggers;
     mod debuginfod;
     mod declared;
     mod detach;

@@ -1,6 +1,7 @@
 //! What `run` and `attach` share: a tracer thread that traces, and this thread, the control thread, that keeps the time,
 //! takes the user's signals and draws the progress line.
 
+use super::debuggers::{self, Debuggers};
 use super::hook::{Passer, Passers};
 use super::notes::Notes;
 use super::occasions::{self, Watcher};
@@ -141,6 +142,7 @@ pub fn supervise(
         tracing::warn!("{error}: the end will be noticed a little later");
     }
     let mut slowdown = Slowdown::new(launches);
+    let mut debuggers = Debuggers::default();
     let mut scheduled = false;
     let mut begins = None;
     let mut deadline = None;
@@ -186,6 +188,7 @@ pub fn supervise(
         let is_pending = control.is_pending() || watcher.is_pending();
         let pause = if is_pending || !control.is_started() { REPEAT } else { TICK.min(slowdown.interval()) };
         let pause = watcher.rest().map_or(pause, |rest| pause.min(rest));
+        let pause = if debuggers.is_awaited() { pause.min(debuggers::LOOK) } else { pause };
         let next_end =
             [begins, deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
@@ -216,6 +219,7 @@ pub fn supervise(
             }
         }
         orphans::reap();
+        debuggers.look(progress);
         match guardian.as_mut().map(GuardianProcess::look_after) {
             Some(Ok(true)) => {
                 tracing::warn!("the guardian process was lost; another one has taken its place");
@@ -274,6 +278,7 @@ pub fn supervise(
     }
     traced.unsaved |= problems.missing;
     traced.first.warnings.extend(problems.told);
+    traced.first.warnings.extend(debuggers.told());
     slowdown.conclude(&mut traced);
     traced.first.interrupted = interrupts > 0;
     traced.first.dismissed = dismissed || out_of_time;

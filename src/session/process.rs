@@ -26,7 +26,7 @@ use crate::tracer::control::Control;
 use crate::tracer::cputime::{self, CpuTime};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{self, SYSTEM_CALL_STOP, Stopped};
-use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
+use crate::tracer::status::{Event, SIGTRAP, WaitStatus, is_fault};
 use crate::tracer::{Result, TracerError, procfs};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -168,6 +168,9 @@ impl Process {
             }
             WaitStatus::Signal(signal) => {
                 self.before_signal(tid, stopped)?;
+                if is_fault(signal) {
+                    self.progress.fault();
+                }
                 Ok(Action::Resume(signal))
             }
             WaitStatus::GroupStop(_) => {

@@ -33,10 +33,13 @@ impl Readers {
         self.0.extend(&other.0);
     }
 
-    /// These, and who can have written the debug information of module `module`.
+    /// These, and who can have written the debug information of module `module`. Lines of scripts have none: only the process itself names their files.
     #[must_use]
     pub fn of_module(&self, module: &Path) -> Self {
         let mut readers = self.clone();
+        if module.as_os_str().is_empty() {
+            return readers;
+        }
         match std::fs::symlink_metadata(module) {
             // A folder on the way may have been replaced by a link since the file was mapped.
             Ok(about) if module.canonicalize().is_ok_and(|real| real == module) => readers.add(about.uid()),
@@ -130,5 +133,6 @@ mod tests {
         assert_eq!(readers("there/program"), [own]);
         let strangers: &[u32] = if own == ROOT { &[NOBODY] } else { &[] };
         assert_eq!((readers("way/program"), readers("none")), (strangers.to_vec(), strangers.to_vec()));
+        assert_eq!(Readers::default().of_module(Path::new("")), Readers::default(), "a script");
     }
 }

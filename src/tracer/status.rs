@@ -12,6 +12,11 @@ pub const SIGBUS: i32 = libc::SIGBUS;
 /// An instruction that does not exist.
 pub const SIGILL: i32 = libc::SIGILL;
 
+/// Whether the kernel sends this signal for a mistake of the program, or abort(3) does.
+pub const fn is_fault(signal: i32) -> bool {
+    matches!(signal, SIGSEGV | SIGBUS | SIGILL | libc::SIGFPE | libc::SIGABRT)
+}
+
 /// What a wait reported of one task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitStatus {

@@ -25,6 +25,7 @@ fn killed_while_all_sleep(way: &str) {
     kill(guardian, Signal::SIGCONT).unwrap();
     assert_eq!(target.line(), "allocated");
     procfs::wait_until("the handler is out", || !procfs::catches(pid, Signal::SIGTRAP));
+    procfs::wait_until_let_go(pid);
     procfs::assert_left_as_it_was(pid);
     target.feed(b"");
     target.wait().success();
