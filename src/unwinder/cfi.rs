@@ -130,6 +130,11 @@ impl ModuleCfi {
         by_header || self.debug_index().is_some_and(|index| index.begins(addr.0))
     }
 
+    /// Where the function at `addr` begins, as `.debug_frame` says it.
+    pub fn start_by_debug_frame(&mut self, addr: ObjAddr) -> Option<ObjAddr> {
+        self.debug_index()?.start_of(addr.0).map(ObjAddr)
+    }
+
     fn debug_index(&mut self) -> Option<&FdeIndex> {
         let section = self.module.debug_frame.as_ref()?;
         Some(
@@ -264,8 +269,17 @@ impl FdeIndex {
 
     /// Offset of the last FDE that does not begin behind `addr`.
     fn find(&self, addr: u64) -> Option<usize> {
+        Some(self.last(addr)?.offset)
+    }
+
+    /// Where that begins.
+    fn start_of(&self, addr: u64) -> Option<u64> {
+        Some(self.last(addr)?.start)
+    }
+
+    fn last(&self, addr: u64) -> Option<&FdeEntry> {
         let behind = self.0.partition_point(|entry| entry.start <= addr);
-        Some(self.0.get(behind.checked_sub(1)?)?.offset)
+        self.0.get(behind.checked_sub(1)?)
     }
 }
 
