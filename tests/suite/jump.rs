@@ -2,6 +2,7 @@
 
 mod children;
 mod deep;
+mod entries;
 mod operators;
 mod order;
 mod same;

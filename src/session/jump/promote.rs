@@ -139,6 +139,7 @@ impl Process {
             wrapped.extend(self.space.guard_candidates().into_iter().map(|guard| (guard, Way::Guard)));
         }
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
+        let led_into = self.space.led_into(&candidates);
         let Some(standing) = self.comes_to_standstill(tid, &candidates, stops)? else {
             return Ok(Promoted::Later(
                 "its threads were in the allocator's first instructions whenever it was looked",
@@ -172,7 +173,7 @@ impl Process {
         for (candidate, way) in wrapped {
             let number = stubs.len() as u64;
             let pad = code.add(ENTRIES + number * ENTRY_SIZE);
-            let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE)? {
+            let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE, led_into.contains(&candidate.addr))? {
                 Ok(placed) => placed,
                 // such a guard stays a breakpoint
                 Err(_) if way == Way::Guard => continue,

@@ -10,7 +10,7 @@ use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_SHARED, VERSION};
 use crate::maps::{Kind, Mapping};
 use crate::memory::ReadMemory;
 use crate::patches::Patch;
-use crate::patches::own::{EntryError, PlacedEntry};
+use crate::patches::own::{EntryError, PlacedEntry, first_has_room, jumps_anywhere};
 use crate::tracer::Result;
 use crate::tracer::code::write::Threads;
 use crate::tracer::procfs;
@@ -21,6 +21,9 @@ const DISTANCE: u64 = 0x5000_0000;
 /// So many places are tried, each so many bytes nearer.
 const TRIES: u64 = 32;
 const STRIDE: u64 = 0x200_0000;
+
+/// A longer function gets no jump, in bytes.
+const MOST_CODE: usize = 1 << 20;
 
 /// What tells jemalloc to profile, in MALLOC_CONF or as the target of the link /etc/malloc.conf.
 const PROFILES: &[u8] = b"prof:true";
@@ -111,18 +114,32 @@ impl AddressSpace {
         candidates.collect()
     }
 
-    /// Moves the first instructions of a function to `pad`, where `room` bytes are free. The inner error: why that can't be done.
+    /// Moves the first instructions of a function to `pad`, where `room` bytes are free. The inner error: why that can't be done. `is_led_into`: whether
+    /// it is one of [`Self::led_into`].
     pub fn move_entry(
         &mut self,
         candidate: &Candidate,
         pad: Addr,
         room: u64,
+        is_led_into: bool,
     ) -> Result<std::result::Result<PlacedEntry, EntryError>> {
         let at = candidate.addr;
-        let mut code = vec![0; usize::try_from(candidate.size).unwrap_or(0).min(1 << 16)];
-        let n = self.memory.read_uncached(at, &mut code);
-        code.truncate(n);
-        self.code.patches().mask(at, &mut code);
+        let size = usize::try_from(candidate.size).unwrap_or(usize::MAX);
+        let code = self.original_bytes(at, size.min(MOST_CODE));
+        if code.len() < size {
+            return Ok(Err(EntryError::TooShort));
+        }
+        let read = |at: Addr, to: &mut [u8]| {
+            let n = self.memory.read_uncached(at, to);
+            self.code.patches().mask(at, to);
+            n
+        };
+        if is_led_into {
+            return Ok(Err(EntryError::LedInto));
+        }
+        if !first_has_room(&code) && jumps_anywhere(&code, at, &read) {
+            return Ok(Err(EntryError::JumpsAnywhere));
+        }
         let placed = self.code.own().place_entry(&code, at, pad, room);
         if let Ok(placed) = &placed {
             self.code.write_jump_code(&mut self.memory, placed.addr, &placed.bytes)?;
