@@ -177,7 +177,7 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
 
 /// Writable memory of the program.
 fn may_hold_roots(mapping: &Mapping) -> bool {
-    mapping.perms.write && is_readable(mapping)
+    mapping.perms.write && is_readable(mapping) && !mapping.is_heaptrace_s()
 }
 
 /// What of `region` can be read.

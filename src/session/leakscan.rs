@@ -19,7 +19,6 @@ use crate::leaks::roots::ThreadState;
 use crate::maps::Mapping;
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::copy::Means;
-use crate::tracer::jump::region;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
@@ -332,7 +331,7 @@ impl Process {
         self.space.memory.new_stop(live);
         let options = self.settings.leak_scan.clone().unwrap_or_default();
         // what the jump engine has recorded of blocks keeps none of them
-        let is_the_program_s = |mapping: &&Mapping| !region::is_shared_region(mapping);
+        let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
         Ok(HeapSources {
             pid: self.pid,
             mappings: self.space.mappings().iter().filter(is_the_program_s).cloned().collect(),

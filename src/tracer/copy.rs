@@ -5,7 +5,6 @@
 //! open files, so that no pipe stays open for it. It has no exit signal: nobody is told of its end, and the program's wait(2) does not see it (with `__WALL` it would).
 //! When it has been read, the process takes its status by a wait4(2) of ours, so that no zombie is left.
 
-use super::jump::region;
 use super::memory::TargetMemory;
 use super::ptrace::{self, Stopped, Waited};
 use super::rawregs::RawRegs;
@@ -14,7 +13,7 @@ use super::standstill::Standstill;
 use super::status::{Event, WaitStatus};
 use super::{Result, TracerError, control, ids, limits, pressure, procfs};
 use crate::addr::Addr;
-use crate::maps::{Kind, Mapping};
+use crate::maps::{Kind, Mapping, SHARED_WITH_HEAPTRACE};
 
 /// `syscall; ret`: makes any system call, and touches no errno.
 pub const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
@@ -49,7 +48,7 @@ pub fn is_copied_whole(pid: i32) -> bool {
 }
 
 fn has_exceptions(smaps: &str) -> bool {
-    let has_region = smaps.contains(region::NAME_IN_MAPS);
+    let has_region = smaps.contains(SHARED_WITH_HEAPTRACE);
     let mut code_ends = "";
     let mut is_ours = false;
     smaps.lines().any(|line| {
@@ -61,7 +60,7 @@ fn has_exceptions(smaps: &str) -> bool {
         if let (Some((start, end)), Some(access)) = (words.next().and_then(|range| range.split_once('-')), words.next())
         {
             // What the jump engine shares with us, and its state, which lies behind its code: no copy has, or needs, either.
-            is_ours = line.contains(region::NAME_IN_MAPS) || has_region && start == code_ends;
+            is_ours = line.contains(SHARED_WITH_HEAPTRACE) || has_region && start == code_ends;
             code_ends = if access == "r-xp" && words.nth(2) == Some("0") && words.next().is_none() { end } else { "" };
         }
         false

@@ -20,7 +20,6 @@ use crate::session::process::Process;
 use crate::session::stop::Action;
 use crate::session::stops::Stops;
 use crate::tracer::Result;
-use crate::tracer::code::write::write_word;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 
@@ -174,16 +173,6 @@ impl Process {
             }
         }
         Ok(all.last().copied())
-    }
-
-    /// Writes the caller's address to where it belongs, if ours stands there.
-    fn put_back(&mut self, frame: &Frame) -> Result<()> {
-        let stands = self.space.memory.read_u64(frame.slot).map(Addr);
-        let is_ours = |addr: Addr| self.jump.on().is_some_and(|jump| jump.contains(addr));
-        if stands.is_some_and(is_ours) {
-            write_word(&mut self.space.memory, frame.slot, frame.caller.0)?;
-        }
-        Ok(())
     }
 
     /// Makes a call in progress the observer's.

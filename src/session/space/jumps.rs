@@ -48,6 +48,8 @@ pub struct LeftRegion {
     pub code: Addr,
     /// Where its shared region begins.
     pub shared: Addr,
+    /// How much of that is mapped, in bytes; 0: it is not there any more.
+    pub shared_size: u64,
 }
 
 /// Whether the process `pid` has told jemalloc, if it has that, to profile (`prof:true`, jemalloc(3)).
@@ -59,7 +61,7 @@ pub fn tells_jemalloc_to_profile(pid: i32) -> bool {
 }
 
 impl AddressSpace {
-    /// The regions of the jump engine that the process has. Each is complete: it has both its parts.
+    /// The regions of the jump engine that the process has.
     pub fn left_regions(&mut self, tid: i32) -> Result<Vec<LeftRegion>> {
         self.read_maps(tid)?;
         let is_code = |mapping: &&Mapping| {
@@ -75,16 +77,28 @@ impl AddressSpace {
             let code = mapping.start;
             let is_ours = word(code) == MAGIC && word(code.add(8)) == VERSION;
             let shared = Addr(word(code.add(STATE_SHARED)));
-            (is_ours && word(shared) == MAGIC).then_some(LeftRegion { code, shared })
+            let shares = is_ours && word(shared) == MAGIC;
+            is_ours.then_some(LeftRegion { code, shared, shared_size: if shares { SHARED_SIZE } else { 0 } })
         });
         let regions: Vec<_> = regions.collect();
-        let is_whole = |left: &LeftRegion| {
+        let as_mapped = |left: LeftRegion| {
             let shared = self.maps.find(left.shared);
-            shared.is_some_and(|mapping| {
-                mapping.start == left.shared && mapping.size() == SHARED_SIZE && mapping.perms.shared
-            })
+            let is_ours = |mapping: &&Mapping| mapping.start == left.shared && mapping.is_heaptrace_s();
+            let mut shared_size = shared.filter(is_ours).map_or(0, |mapping| mapping.size().min(left.shared_size));
+            // Where the program has locked its memory, the rest is fenced off.
+            let rest =
+                Some(shared_size).filter(|size| *size > 0).and_then(|size| self.maps.find(left.shared.add(size)));
+            let is_fence = |rest: &&Mapping| {
+                let ends = rest.end == left.shared.add(SHARED_SIZE) && rest.kind == Kind::Anonymous;
+                ends && !rest.perms.read && !rest.perms.write && !rest.perms.execute
+            };
+            if rest.is_some_and(|rest| is_fence(&rest)) {
+                shared_size = SHARED_SIZE;
+            }
+            // what else may stand behind its address is not ours
+            (shared_size > 0 || left.shared_size == 0).then_some(LeftRegion { shared_size, ..left })
         };
-        Ok(regions.into_iter().filter(is_whole).collect())
+        Ok(regions.into_iter().filter_map(as_mapped).collect())
     }
 
     /// Whether the allocator at `at` walks the stacks of its callers, as sanitizers and heap profilers do: it would meet our return address there. jemalloc
