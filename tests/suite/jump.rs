@@ -2,6 +2,7 @@
 
 mod children;
 mod deep;
+mod deletes;
 mod entries;
 mod left;
 mod operators;

@@ -39,6 +39,8 @@ pub struct Candidate {
     pub function: FunctionId,
     /// The module that it is in.
     pub module: ModuleId,
+    /// Whether it is an operator that passes its call on, and whose arguments tell more than those of what it calls.
+    pub is_told: bool,
 }
 
 /// What an earlier heaptrace has left: see `jump/layout.rs`.
@@ -114,8 +116,10 @@ impl AddressSpace {
     /// The functions that could be wrapped.
     pub fn jump_candidates(&self, table: &AllocatorTable) -> Vec<Candidate> {
         let symbols: Vec<_> = self.modules.iter().map(|module| module.symbols.clone()).collect();
-        let probes = table.select_providers(&symbols).probes.into_iter();
-        let candidates = probes.filter_map(|probe| {
+        let providers = table.select_providers(&symbols);
+        let probes = providers.probes.into_iter().map(|probe| (probe, false));
+        let told = providers.told.into_iter().map(|probe| (probe, true));
+        let candidates = probes.chain(told).filter_map(|(probe, is_told)| {
             let module = self.modules.get(probe.module)?;
             let addr = module.bias.to_process(probe.addr);
             self.breakpoints.get(addr)?.purposes.entry?;
@@ -123,7 +127,7 @@ impl AddressSpace {
             if table.is_mapping(probe.function) {
                 return None;
             }
-            Some(Candidate { addr, size: probe.size, function: probe.function, module: module.id })
+            Some(Candidate { addr, size: probe.size, function: probe.function, module: module.id, is_told })
         });
         candidates.collect()
     }
