@@ -19,6 +19,7 @@ use crate::event::{Call, EventKind, Missed};
 use frames::{Frames, PendingCall, Verdict};
 pub use mapping::MapCall;
 pub use outcome::{Operation, Recorded, Returned, outcome};
+pub use passed_on::ToldOfBlock;
 use passed_on::{DeleteArguments, LastFree, NewArguments};
 use rustc_hash::FxHashMap;
 
@@ -397,6 +398,16 @@ impl Calls {
         self.tasks.get(&task.serial).is_some_and(|frames| !frames.is_empty() || frames.was_told())
     }
 
+    /// Whether that is what an operator has told, and nothing else.
+    pub fn was_told_only(&self, task: TaskId) -> bool {
+        self.tasks.get(&task.serial).is_some_and(|frames| frames.is_empty() && frames.was_told())
+    }
+
+    /// An operator that passes its call on to the function that the thread calls next, at `sp`, has told so much of a block.
+    pub fn tell(&mut self, task: TaskId, told: ToldOfBlock, sp: u64) {
+        self.tasks.entry(task.serial).or_default().delete_arguments = Some(told.at(sp));
+    }
+
     /// What an operator has told is forgotten: its call has been made.
     pub fn forget_told(&mut self, task: TaskId) {
         if let Some(frames) = self.tasks.get_mut(&task.serial) {
@@ -451,7 +462,8 @@ pub fn align_as_told(
     }
 }
 
-fn is_operator(family: Option<Family>) -> bool {
+/// Whether the call is one of operator new or delete, or made by one.
+pub fn is_operator(family: Option<Family>) -> bool {
     family.is_some_and(Family::is_operator)
 }
 

@@ -199,6 +199,17 @@ impl<'d> Elf<'d> {
         })
     }
 
+    /// What of a segment comes from the file.
+    pub fn segment_bytes(&self, segment: &Segment) -> Option<&'d [u8]> {
+        let rest = self.bytes_from(segment.addr)?;
+        rest.get(..usize::try_from(segment.file_size).ok()?.min(rest.len()))
+    }
+
+    /// Whether it may be loaded anywhere, so that its code and tables hold no addresses as they are.
+    pub fn is_moved(&self) -> bool {
+        self.header.e_type(LE) == elf::ET_DYN
+    }
+
     /// The unused bytes behind each executable segment, up to the end of its last page or the next segment.
     ///
     /// The process has the file's next bytes there (the page is mapped whole), in most files zeros: look before use.

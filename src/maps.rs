@@ -81,7 +81,16 @@ pub struct Mapping {
     pub kind: Kind,
 }
 
+/// With this the name of the memory begins that the jump engine shares with a process.
+pub const SHARED_WITH_HEAPTRACE: &str = "/memfd:heaptrace";
+
 impl Mapping {
+    /// Whether it is memory that a heaptrace shares, or has shared, with the process: the jump engine's.
+    pub fn is_heaptrace_s(&self) -> bool {
+        let name = self.path.as_ref().map(|path| path.as_os_str().as_encoded_bytes());
+        name.is_some_and(|name| name.starts_with(SHARED_WITH_HEAPTRACE.as_bytes()))
+    }
+
     /// Its addresses.
     pub const fn range(&self) -> Range<Addr> {
         self.start..self.end

@@ -6,10 +6,13 @@
 pub mod cfi;
 mod ends;
 mod epilogue;
+mod handlers;
 pub mod rule;
 pub mod stacks;
 mod switching;
 pub mod window;
+
+pub use handlers::landing_pads;
 
 use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::arch::{Regs, reg};
@@ -291,6 +294,13 @@ impl Unwinder {
             let at = cfi.module().bias.to_object(addr);
             cfi.begins_function(at)
         })
+    }
+
+    /// Where the module `id` lists the handlers of exceptions of the function at `addr`, if it has any: what [`landing_pads`] reads.
+    pub fn handlers(&mut self, id: ModuleId, addr: Addr) -> Option<ObjAddr> {
+        let cfi = self.modules.get_mut(&id)?;
+        let at = cfi.module().bias.to_object(addr);
+        cfi.handlers(at)
     }
 
     /// The stack of a thread that stands at the first instruction of a function, from the caller on: there the return

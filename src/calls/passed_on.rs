@@ -3,6 +3,7 @@
 
 use super::Entry;
 use crate::addr::{Addr, FunctionId, ModuleId};
+use crate::allocators::{Function, Kind};
 
 /// The thread's latest free. The entry tells all that a free does; but where the entered function passes the pointer on
 /// (operator delete to free, an interposer to the C library) there comes another entry for the same call.
@@ -55,6 +56,34 @@ impl DeleteArguments {
     /// Whether the thread's next free is the one that the operator makes: of the same block, by a jump or a call.
     pub(super) fn is_passed_on(&self, entry: &Entry, block: Addr) -> bool {
         self.block == block && self.sp.checked_sub(entry.sp).is_some_and(|depth| depth <= WRAPPER_FRAMES)
+    }
+}
+
+/// The same, as the jump engine has recorded it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ToldOfBlock {
+    /// The block.
+    pub block: Addr,
+    /// Its size in bytes, if the operator is told that.
+    pub size: Option<u64>,
+    /// Its alignment in bytes; 0 for an operator without.
+    pub align: u64,
+}
+
+impl ToldOfBlock {
+    /// Of a call of `function` with these arguments; None if it gives nothing back. `before`: what the operator before it was told, which may have passed the
+    /// call on to this one.
+    pub fn of(function: &Function, args: &[u64; 6], before: Option<Self>) -> Option<Self> {
+        let Kind::Free { ptr, size } = function.kind else { return None };
+        let block = Addr(ptr.of(args));
+        let before = before.filter(|before| before.block == block);
+        let size = size.map(|size| size.of(args)).or(before.and_then(|before| before.size));
+        Some(Self { block, size, align: function.align.map_or(0, |align| align.of(args)) })
+    }
+
+    /// As of a thread whose stack pointer was `sp`.
+    pub(super) const fn at(self, sp: u64) -> DeleteArguments {
+        DeleteArguments { block: self.block, size: self.size, align: self.align, sp }
     }
 }
 

@@ -102,7 +102,7 @@ const MAIN: &str = "main";
 const ENDS: &str = "freed, at the ends of arenas";
 
 /// Uses with their names, in the order in which they are told.
-const USES: [(Use, &str); 13] = [
+const USES: [(Use, &str); 14] = [
     (Use::Live, "live blocks"),
     (Use::Headers, "their headers and rounding"),
     (Use::ThreadCaches, "freed, in threads' caches"),
@@ -115,6 +115,7 @@ const USES: [(Use, &str); 13] = [
     (Use::Stacks, "stacks of threads"),
     (Use::Files, "files: code, constants, data"),
     (Use::Shared, "shared memory"),
+    (Use::Heaptrace, "added by heaptrace"),
     (Use::Kernel, "the kernel's"),
 ];
 

@@ -37,11 +37,13 @@ pub enum Use {
     Shared,
     /// What the kernel has given.
     Kernel,
+    /// What a heaptrace has left there, or has there now.
+    Heaptrace,
 }
 
 impl Use {
     /// All of them, in their order. Saved heaps number them by their places here: new ones come last.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Live,
         Self::Headers,
         Self::ThreadCaches,
@@ -55,10 +57,11 @@ impl Use {
         Self::Files,
         Self::Shared,
         Self::Kernel,
+        Self::Heaptrace,
     ];
 }
 
-const _: () = assert!(Use::ALL.len() == Use::Kernel as usize + 1, "the last one is the last one");
+const _: () = assert!(Use::ALL.len() == Use::Heaptrace as usize + 1, "the last one is the last one");
 
 /// How much of it there is, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -261,6 +264,7 @@ const fn use_of_state(state: State) -> Use {
 fn use_of(mapping: &Mapping, stack_pointers: &[Addr]) -> Use {
     match mapping.kind {
         Kind::Stack => Use::Stacks,
+        _ if mapping.is_heaptrace_s() => Use::Heaptrace,
         _ if mapping.perms.shared => Use::Shared,
         Kind::Anonymous if stack_pointers.iter().any(|sp| mapping.contains(*sp)) => Use::Stacks,
         Kind::Anonymous | Kind::Heap => Use::Mappings,

@@ -137,7 +137,7 @@ pub(super) fn look_once<T: Send, M: Send>(
 
 /// Memory that others may write to, too.
 fn is_shared(mapping: &Mapping) -> bool {
-    mapping.perms.shared && mapping.perms.write
+    mapping.perms.shared && mapping.perms.write && !mapping.is_heaptrace_s()
 }
 
 /// Which of several looks is kept, and when they end.

@@ -59,6 +59,11 @@ pub struct Stub {
 }
 
 impl Stub {
+    /// Whether the function is an operator that passes its call on, of which only what it was told is recorded.
+    pub const fn is_told(&self) -> bool {
+        self.size.0 & SizeOf::TOLD != 0
+    }
+
     /// The part of the routine that it calls before the function runs.
     fn enter(&self, code: &Code) -> u64 {
         match (self.is_sampled, self.way) {

@@ -187,7 +187,8 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
 /// Memory of the program that it can write to, or could: pages without a file are made read-only when what they hold is
 /// complete.
 fn may_hold_roots(mapping: &Mapping) -> bool {
-    is_readable(mapping) && (mapping.perms.write || mapping.kind == Kind::Anonymous)
+    let is_of_program = is_readable(mapping) && !mapping.is_heaptrace_s();
+    is_of_program && (mapping.perms.write || mapping.kind == Kind::Anonymous)
 }
 
 /// What of `region` can be read.

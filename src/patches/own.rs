@@ -5,12 +5,14 @@
 //! the target. Nothing is moved or freed while its region is mapped: a thread may sleep in it.
 
 mod entry;
+mod reach;
 
 use super::PcLocation;
 use crate::addr::{Addr, ModuleId};
 use crate::arch::step::pad::ResumePoints;
 use crate::arch::step::{Resume, StepError, build_pad};
 pub use entry::{EntryError, JUMP_LEN, LONGEST_MOVED, PlacedEntry};
+pub use reach::{Replaced, first_has_room, jumps_anywhere};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -8,7 +8,7 @@
 //! 4. A task that stops is moved to the original code (`prepare.rs`). It may have to run on, into a stop that is about to be
 //!    reported.
 //! 5. Where it can make a system call, it takes the SIGTRAP fallback out. Then it is detached from: [`Session::finish_detach`].
-//! 6. Where all threads of a process sleep, and the fallback is still there, one is woken for it (`ask.rs`). One thread
+//! 6. Where all threads of a process sleep, and the fallback is still there, or memory of the jump engine (`region.rs`), one is woken for it (`ask.rs`). One thread
 //!    stays stopped for it until all others have gone: [`Session::detach_last`]. Where some could not be stopped, as in a process
 //!    that is frozen, the fallback stays: one of them may have hit a breakpoint already, and dies without it when it goes on.
 //! 7. The pads are emptied when every thread was seen outside of them. What could not be done is noted (`undo.rs`), for
@@ -21,6 +21,7 @@
 mod ask;
 mod early;
 mod prepare;
+mod region;
 mod undo;
 
 use super::Session;
@@ -34,6 +35,7 @@ use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::{insist, procfs};
 use ask::Asked;
 use prepare::Prepared;
+pub(super) use region::AddedMemory;
 use std::time::{Duration, Instant};
 
 /// How long threads are waited for before the detach goes on without them: those in an uninterruptible sleep can't stop, and can't
@@ -55,6 +57,7 @@ impl Session {
             process.end_copies_before_detach(stops);
             process.unpin();
             process.note_peak_resident(process.pid);
+            process.note_added_memory();
             process.restore_code();
         }
         self.detach_served();
@@ -133,6 +136,7 @@ impl Session {
         self.detaching += 1;
         process.unpin();
         process.note_peak_resident(process.pid);
+        process.note_added_memory();
         process.restore_code();
         // The kernel detaches nobody by itself, as the tracer lives on.
         process.ask_to_stop(&mut Asked::of_everyone(), stops);
@@ -184,6 +188,7 @@ impl Session {
             // Every thread has been seen outside the pads.
             process.clear_pads();
             process.note_trap_action_left();
+            process.note_added_memory_left();
         }
         self.finish_if_over(slot);
     }
@@ -263,7 +268,8 @@ impl Session {
         let slot = self.slot_of(&stop);
         let mut left = Ok(());
         if let Some(process) = self.processes.get_mut(slot) {
-            left = insist(|| process.leave_pad(&stop.stopped));
+            left = insist(|| process.leave_routine_for_good(tid, &stop.stopped));
+            left = left.and(insist(|| process.leave_pad(&stop.stopped)));
             // Such a thread is detached from last, or at its next stop.
             if signal == 0
                 && (process.stays_until_last(tid, stop.status)

@@ -3,7 +3,7 @@
 
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Family;
-use crate::calls::{CallContext, Entry, Operation, Recorded, Return, Returned};
+use crate::calls::{CallContext, Entry, Operation, Recorded, Return, Returned, ToldOfBlock};
 use crate::event::{EventKind, Missed};
 use crate::jump::layout::Kind;
 use crate::unwinder::{StackTable, Unwound};
@@ -60,6 +60,8 @@ pub(super) struct Part {
     pub(super) family: Option<Family>,
     /// Whether the allocator's own code has made the call.
     pub(super) caller_is_allocator: bool,
+    /// What an operator that has passed the call on was told of the block that is given back.
+    pub(super) told: Option<ToldOfBlock>,
     /// Of the end of a call that has begun by [`Kind::Began`]: what was recorded of that.
     pub(super) recorded: Option<Recorded>,
     /// The interval that the routine has picked the block with, where blocks are sampled; 0: it has not.

@@ -31,7 +31,7 @@ mod unknown;
 
 use crate::addr::{Addr, StackId, TaskId};
 use crate::arch::Regs;
-use crate::calls::Recorded;
+use crate::calls::{Recorded, ToldOfBlock};
 use crate::jump::frames;
 use crate::jump::layout::{
     CELL_COPIES, CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_SIZE, CELL_STACK_BEGIN,
@@ -135,6 +135,8 @@ pub(super) struct Jump {
     code: Code,
     /// By number.
     stubs: Vec<Stub>,
+    /// Those of the stubs' functions that are operators that pass their calls on, and are told more than what they call is.
+    told: Vec<u16>,
     nodes: Nodes,
     rules: Rules,
     tails: Tails,
@@ -179,6 +181,8 @@ struct Owner {
     fs_base: u64,
     /// Calls of it whose beginnings were told.
     began: Vec<Began>,
+    /// Its latest record, if that is of an operator that passes the call on.
+    told: Option<ToldOfBlock>,
     /// Its latest record, if that is of a free.
     last_free: Option<LastFree>,
 }
@@ -286,7 +290,7 @@ impl Jump {
         shared.set_word(slot, fs_base);
         self.merge.open(cell, head);
         self.used = self.used.max(cell.saturating_add(1));
-        *self.cells.get_mut(free)? = Some(Owner { task, fs_base, began: Vec::new(), last_free: None });
+        *self.cells.get_mut(free)? = Some(Owner { task, fs_base, began: Vec::new(), told: None, last_free: None });
         self.by_tid.insert(task.tid, cell);
         Some(cell)
     }

@@ -19,7 +19,6 @@ use crate::leaks::roots::ThreadState;
 use crate::maps::Mapping;
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::copy::Means;
-use crate::tracer::jump::region;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
@@ -336,7 +335,7 @@ impl Process {
         self.space.memory.new_stop(live);
         let options = self.settings.leak_scan.clone().unwrap_or_default();
         // what the jump engine has recorded of blocks keeps none of them
-        let is_the_program_s = |mapping: &&Mapping| !region::is_shared_region(mapping);
+        let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
         let mappings: Vec<Mapping> = self.space.mappings().iter().filter(is_the_program_s).cloned().collect();
         let signal_stacks = self.leaks.signal_stacks.take();
         Ok(HeapSources {

@@ -340,10 +340,10 @@ impl Process {
             && !procfs::has_seccomp(self.pid)
     }
 
-    /// Whether a detach has to take the handler out, and this thread can do it. It may have been seen for the first time just now.
+    /// Whether a detach has to take the handler out, or to unmap memory, and this thread can do it. It may have been seen for the first time just now.
     pub(super) fn is_to_uninstall_handler(&self, tid: i32) -> Result<bool> {
         if procfs::thread_group(tid)? == Some(self.pid) {
-            return Ok(self.has_handler_to_uninstall());
+            return Ok(self.has_last_calls());
         }
         Ok(!self.shares_trap_action(tid) && self.has_sigtrap_fallback_of_sharer(tid))
     }
@@ -369,7 +369,7 @@ impl Process {
             Err(error) if !error.is_out_of_reach() => tracing::warn!("{error}"),
             _ => {}
         }
-        true
+        !shares || self.unmap_added_memory(thread)
     }
 
     /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. An error if
@@ -381,9 +381,13 @@ impl Process {
             true => Some(Disturbance::Stopped),
             false => disturbance(self.pid, task.id.tid),
         };
-        let best = candidates.iter().filter_map(|task| Some((rank(task)?, task.id.tid))).min().map(|(_, tid)| tid);
+        // memory can wait for the next heaptrace
+        let is_worth_it = |rank: &Disturbance| self.has_handler_to_uninstall() || *rank <= Disturbance::Unnoticed;
+        let ranked = candidates.iter().filter_map(|task| Some((rank(task).filter(is_worth_it)?, task.id.tid)));
+        let best = ranked.min().map(|(_, tid)| tid);
         // A parent in vfork (D) comes back when its child has executed its program.
         let may_come = |task: &Task| !matches!(procfs::state(self.pid, task.id.tid), None | Some(b'Z' | b'X'));
-        if best.is_none() && !candidates.into_iter().any(may_come) { Err(NobodyLeft) } else { Ok(best) }
+        let is_awaited = self.has_handler_to_uninstall() && candidates.into_iter().any(may_come);
+        if best.is_none() && !is_awaited { Err(NobodyLeft) } else { Ok(best) }
     }
 }

@@ -7,7 +7,7 @@
 //! | which functions have probes, which probes wait and for what | `probes.rs` |
 //! | whether a breakpoint can be placed, its pad, room for pads, lifting | `breakpoints.rs`; the writing itself: `tracer/code.rs` |
 //! | breakpoints out of the way of another tracer | `aside.rs` |
-//! | entries of functions that jump to the jump engine's stubs | `jumps.rs` |
+//! | entries of functions that jump to the jump engine's stubs | `jumps.rs`; what leads into the midst of them: `inroads.rs` |
 //! | the copy in a forked child | `fork.rs` |
 //! | memory without what is ours in it | `original.rs` |
 //! | a module's file: found, verified, or read from memory | `object.rs` |
@@ -28,6 +28,7 @@ mod findings;
 mod fork;
 mod guards;
 mod helper;
+mod inroads;
 mod jumps;
 mod libc_frames;
 mod modules;

@@ -1,6 +1,7 @@
 //! How a process ends, or leaves the tracing, and what could not be undone then.
 
 use super::aftermath::Aftermath;
+use super::detach::AddedMemory;
 use crate::profile::Exit;
 use crate::tracer::status::WaitStatus;
 
@@ -24,6 +25,8 @@ pub(super) struct Teardown {
     /// Whether some of its threads had not stopped to be detached from, and did not sleep elsewhere either, when that was last
     /// looked at.
     pub(super) threads_awaited: bool,
+    /// The memory that the jump engine has added.
+    pub(super) added: AddedMemory,
     /// Probes that could not be taken out of the code of a process that lives on.
     pub(super) unrestored_probes: usize,
     /// Threads that could not be stopped to be detached from.

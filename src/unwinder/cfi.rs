@@ -135,6 +135,26 @@ impl ModuleCfi {
         self.debug_index()?.start_of(addr.0).map(ObjAddr)
     }
 
+    /// Where the handlers of exceptions of the function at `addr` are listed, if it has any: its language-specific data area, which C++ has in `.gcc_except_table`.
+    pub fn handlers(&mut self, addr: ObjAddr) -> Option<ObjAddr> {
+        let offset = self.eh_frame_offset(addr)?;
+        let frames = EhFrame::new(&self.module.eh_frame.as_ref()?.bytes, LittleEndian);
+        let fde = frames.fde_from_offset(&self.bases, EhFrameOffset(offset), EhFrame::cie_from_offset).ok()?;
+        match fde.lsda().filter(|_| fde.contains(addr.0))? {
+            gimli::Pointer::Direct(at) => Some(ObjAddr(at)),
+            gimli::Pointer::Indirect(_) => None,
+        }
+    }
+
+    /// Offset in `.eh_frame` of the last FDE that does not begin behind `addr`.
+    fn eh_frame_offset(&mut self, addr: ObjAddr) -> Option<usize> {
+        let section = self.module.eh_frame.as_ref()?;
+        match self.eh_search.get_or_insert_with(|| EhSearch::new(&self.module, section, &self.bases)) {
+            EhSearch::Header(count) => search_header(self.module.eh_frame_hdr.as_ref()?, *count, section, addr),
+            EhSearch::Index(index) => index.find(addr.0),
+        }
+    }
+
     fn debug_index(&mut self) -> Option<&FdeIndex> {
         let section = self.module.debug_frame.as_ref()?;
         Some(
@@ -149,13 +169,8 @@ impl ModuleCfi {
         context: &mut UnwindContext<usize>,
         rows: &mut Rows,
     ) -> Option<Rule> {
-        let section = self.module.eh_frame.as_ref()?;
-        let frames = EhFrame::new(&section.bytes, LittleEndian);
-        let search = self.eh_search.get_or_insert_with(|| EhSearch::new(&self.module, section, &self.bases));
-        let offset = match search {
-            EhSearch::Header(count) => search_header(self.module.eh_frame_hdr.as_ref()?, *count, section, addr)?,
-            EhSearch::Index(index) => index.find(addr.0)?,
-        };
+        let offset = self.eh_frame_offset(addr)?;
+        let frames = EhFrame::new(&self.module.eh_frame.as_ref()?.bytes, LittleEndian);
         row_at(&frames, EhFrameOffset(offset), addr, &self.bases, context)
             .and_then(|row| row.compile(&frames, self.module.bias.0, rows))
     }

@@ -1,7 +1,7 @@
 //! Reading the machine. Whatever can't be read is left unknown.
 
 use crate::elf::Elf;
-use crate::tracer::guardian::orphan::{Looked, Orphan};
+use crate::tracer::guardian::orphan::{self, Looked, Orphan};
 use crate::tracer::jump::region;
 use crate::tracer::probe::{self, CodeAccess, StopCost, TraceCheck};
 use crate::tracer::{ids, permission, procfs};
@@ -121,6 +121,8 @@ pub(super) enum Leftovers {
         /// The tracer: a process, or a thread of one.
         by: i32,
     },
+    /// Nothing but memory of the jump engine, so many bytes.
+    Memory(u64),
     /// These.
     Some {
         /// Breakpoints of ours.
@@ -135,7 +137,11 @@ pub(super) enum Leftovers {
 /// Looks at process `pid`, without touching it.
 pub(super) fn leftovers(pid: i32) -> Leftovers {
     match Orphan::find(pid) {
-        Ok(Looked::Clean) => Leftovers::None,
+        Ok(Looked::Clean) => match orphan::added_memory(pid) {
+            Ok(0) => Leftovers::None,
+            Ok(bytes) => Leftovers::Memory(bytes),
+            Err(error) => Leftovers::Unknown(error.to_string()),
+        },
         Ok(Looked::Traced(by)) => Leftovers::Traced { by },
         Ok(Looked::Orphan(orphan)) => {
             Leftovers::Some { breakpoints: orphan.breakpoints(), unproved: orphan.unproved() }

@@ -62,6 +62,15 @@ pub(super) fn leftovers(pid: i32, leftovers: &Leftovers) -> Finding {
     let title = "leftovers";
     match leftovers {
         Leftovers::None => Finding::new(Level::Ok, title, format!("none of an earlier heaptrace in process {pid}")),
+        Leftovers::Memory(bytes) => Finding::new(
+            Level::Warn,
+            title,
+            format!(
+                "an earlier heaptrace has left {} KiB of memory mapped in process {pid}, through which a thread may still have had to return",
+                bytes / 1024
+            ),
+        )
+        .with_cure(format!("`heaptrace attach --duration 1s {pid}` unmaps what is not needed any more")),
         Leftovers::Traced { by } => Finding::new(
             Level::Ok,
             title,

@@ -180,6 +180,7 @@ const fn name_of_use(of: Use) -> &'static str {
         Use::Stacks => "stacks",
         Use::Files => "files",
         Use::Shared => "shared",
+        Use::Heaptrace => "heaptrace",
         Use::Kernel => "kernel",
     }
 }

@@ -24,6 +24,15 @@ pub enum EntryError {
     /// Its own code jumps to one of the bytes that would be replaced.
     #[error("a branch leads into the first instructions, which a jump would take the place of")]
     JumpsBack,
+    /// It has a jump whose target can't be told: a table of its own, a computed goto, a thunk.
+    #[error("jumps to computed addresses may lead into the first instructions, which a jump would take the place of")]
+    JumpsAnywhere,
+    /// Something else in its module leads to one of the bytes that would be replaced.
+    #[error(
+        "something else in the module (a branch, an address, a symbol or a handler of exceptions) leads into the first instructions, which a jump \
+         would take the place of"
+    )]
+    LedInto,
     /// One of its first instructions can't be moved.
     #[error("the first instructions can't be moved out of a jump's way")]
     Immovable,

@@ -50,7 +50,9 @@ impl Process {
                     stops.forget(tid);
                     continue;
                 }
-                Some(b'S' | b'D' | b'I') if may_sleep_on && self.stands_clear(group, tid) => {
+                Some(b'S' | b'D' | b'I')
+                    if may_sleep_on && self.stands_clear(group, tid) && !self.sleeps_in_a_call(tid) =>
+                {
                     asked.asleep.insert(tid);
                     continue;
                 }
@@ -82,9 +84,9 @@ impl Process {
             .any(|tid| procfs::state(procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid), tid) == Some(b'R'))
     }
 
-    /// If our handler for SIGTRAP is still there: wakes a thread that can take it out. Whether one is on its way to.
+    /// If our handler for SIGTRAP is still there, or memory of ours: wakes a thread that can take it out. Whether one is on its way to.
     pub(super) fn ask_to_uninstall(&mut self, asked: &mut Asked) -> bool {
-        if !self.has_handler_to_uninstall() {
+        if !self.has_last_calls() {
             return false;
         }
         if asked.uninstalling.get(&self.pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {

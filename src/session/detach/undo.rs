@@ -28,7 +28,7 @@ impl Process {
             && self.teardown.last_to_detach.is_none()
             && self.keeps_handler_to_the_last()
             && self.is_own_thread(tid)
-            && self.has_handler_to_uninstall()
+            && self.has_last_calls()
             && self.tasks.len() > 1;
         if goes_last {
             self.teardown.last_to_detach = Some((tid, status));
@@ -38,9 +38,9 @@ impl Process {
 
     /// Whether the handler for SIGTRAP must be there until no other thread may be at a breakpoint. Where others are traced on,
     /// each thread is waited for however long it takes, so none of them needs it: the tracer takes its trap. But where the signal
-    /// is ignored, a trap resets that.
+    /// is ignored, a trap resets that; and others may return through memory that the last one unmaps.
     fn keeps_handler_to_the_last(&self) -> bool {
-        self.ignores_trap() || !self.teardown.detaching
+        self.ignores_trap() || !self.teardown.detaching || self.has_memory_to_unmap()
     }
 
     /// Whether the handler for SIGTRAP stays for now, as others than this thread may still be at a breakpoint.
@@ -80,5 +80,6 @@ impl Process {
             ));
         }
         self.note_trap_action_left();
+        self.note_added_memory_left();
     }
 }

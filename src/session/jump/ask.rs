@@ -20,7 +20,6 @@ use crate::session::process::Process;
 use crate::session::stop::Action;
 use crate::session::stops::Stops;
 use crate::tracer::Result;
-use crate::tracer::code::write::write_word;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 
@@ -50,7 +49,9 @@ impl Process {
             _ => self.settle(),
         }
         let Some(jump) = self.jump.on() else { return Ok(Action::Resume(0)) };
-        if is_ask && cell.is_some() {
+        // An operator that was seen at a stop has told of this call: that is no matter of the thread's stack.
+        let is_told_of = self.tasks.get(tid).is_some_and(|task| self.observer.was_told(task.id));
+        if is_ask && cell.is_some() && !is_told_of {
             self.fallbacks.note_ask();
         }
         let undone = if is_ask {
@@ -93,7 +94,9 @@ impl Process {
             thread.pass_trap(&at_entry, entered)?;
             return Ok(Action::Resume(0));
         };
+        self.pass_on_told(tid, stub, entered);
         if stub.way == Way::Free
+            && !stub.is_told()
             && self.was_recorded_before_passed_on(tid, stub, entered)
             && let Some(task) = self.tasks.get_mut(tid)
         {
@@ -114,6 +117,17 @@ impl Process {
         }
         self.note_mode(tid);
         action
+    }
+
+    /// The call of a thread that asks may be what an operator has passed on, whose record was drained.
+    fn pass_on_told(&mut self, tid: i32, stub: &Stub, entered: &Regs) {
+        let [block, ..] = entered.arguments();
+        let Some(jump) = self.jump.on_mut() else { return };
+        let Some(owner) = jump.cell_of(tid).and_then(|cell| jump.owner_mut(cell)) else { return };
+        let (task, told) = (owner.task, owner.told.take());
+        if let Some(told) = told.filter(|told| stub.way == Way::Free && told.block.0 == block) {
+            self.observer.tell_of_block(task, told, entered.sp());
+        }
     }
 
     /// A function at `at` that the jump engine leaves to the trap engine is called. If it gives a block back, and passes that on to one that is recorded,
@@ -174,16 +188,6 @@ impl Process {
             }
         }
         Ok(all.last().copied())
-    }
-
-    /// Writes the caller's address to where it belongs, if ours stands there.
-    fn put_back(&mut self, frame: &Frame) -> Result<()> {
-        let stands = self.space.memory.read_u64(frame.slot).map(Addr);
-        let is_ours = |addr: Addr| self.jump.on().is_some_and(|jump| jump.contains(addr));
-        if stands.is_some_and(is_ours) {
-            write_word(&mut self.space.memory, frame.slot, frame.caller.0)?;
-        }
-        Ok(())
     }
 
     /// Makes a call in progress the observer's.
@@ -272,6 +276,7 @@ impl Process {
             missed: facts.missed,
             family: facts.family,
             caller_is_allocator: facts.caller_is_allocator,
+            told: None,
             recorded: began.map(|began| began.recorded),
             interval,
             counted_since: false,

@@ -4,7 +4,7 @@ use super::facts::Facts;
 use super::{Began, Jump, JumpState, LastFree};
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
-use crate::calls::Returned;
+use crate::calls::{Returned, ToldOfBlock};
 use crate::event::{EventKind, Missed};
 use crate::jump::layout::{
     CELL_DROPPED, CELL_HEAD, CELL_SPUN, CELL_TAIL, CELL_TIMED, CELL_TSC, Kind, RING_RECORDS, cell_at,
@@ -162,6 +162,13 @@ impl Process {
     fn take_record(&mut self, jump: &mut Jump, cell: u16, record: &Record, time_ns: u64) {
         let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) else { return };
         let task = owner.task;
+        let of_block = owner.told.take();
+        if record.kind == Kind::Freed && jump.told.contains(&record.function) {
+            let args = [record.args[0], record.args[1], record.args[2], 0, 0, 0];
+            let function = self.settings.table.get(FunctionId(record.function));
+            owner.told = function.and_then(|function| ToldOfBlock::of(function, &args, of_block));
+            return;
+        }
         let begins = record.kind == Kind::Began;
         let mut began = None;
         if record.kind == Kind::Ended && !owner.began.is_empty() {
@@ -193,6 +200,7 @@ impl Process {
             missed: facts.missed.filter(|_| is_walked),
             family: facts.family,
             caller_is_allocator: facts.caller_is_allocator,
+            told: of_block.filter(|told| record.kind == Kind::Freed && told.block.0 == record.args[0]),
             recorded: began.map(|began| began.recorded),
             interval: jump.interval_of(record.picked.into()),
             counted_since: record.kind != Kind::Ended && record.result != 0,

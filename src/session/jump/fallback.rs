@@ -22,6 +22,8 @@ pub(in crate::session) enum Cause {
     Operator,
     #[error("with sampling, functions that resize a block in place can't be recorded without a stop")]
     ResizesInPlace,
+    #[error("it passes the call on, of which it is told what the function that it calls is not")]
+    PassesOn,
     #[error("only the first three arguments of a function can be recorded without a stop")]
     Arguments,
     /// The program has unmapped it, or taken its rights away.

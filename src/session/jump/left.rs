@@ -1,14 +1,20 @@
-//! Regions that an earlier heaptrace has left in the process: threads that were in calls at its end return through them. They are given back once no
-//! thread needs them any more, so that their number does not grow.
+//! Memory of the jump engine that a process no longer needs: at the detach, and of a heaptrace that has left. Threads that were in calls then return through it. It is
+//! unmapped once no thread can come back to it; until then, all but the code and the cells through which they return.
 
 use super::standstill::Standing;
 use crate::addr::Addr;
-use crate::jump::layout::{CELL_FRAMES, CELLS, CODE_SIZE, FRAME_SIZE, FRAME_SLOT, FRAMES, cell_at};
+use crate::jump::frames;
+use crate::jump::layout::{
+    CELL_FRAMES, CELLS, CODE_SIZE, COPY_AREA, FRAME_SIZE, FRAME_SLOT, FRAMES, REGION_SIZE, cell_at,
+};
+use crate::jump::stub::{BACK, ENTRIES, STUB_SIZE, STUBS};
 use crate::memory::ReadMemory;
 use crate::session::process::Process;
 use crate::session::space::LeftRegion;
 use crate::tracer::Result;
+use crate::tracer::code::write::write_word;
 use crate::tracer::jump::region;
+use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 
@@ -20,30 +26,115 @@ impl Process {
         resume: RawRegs,
         standing: &[Standing],
     ) -> Result<()> {
-        for left in self.space.left_regions(thread.tid())? {
-            if self.is_needed(&left, standing) {
-                continue;
-            }
-            if let Some(mut caller) = self.space.caller(thread, resume)? {
-                region::give_back(&mut caller, left.code, left.shared)?;
+        // What a forked child has without the shared region still holds moved instructions.
+        let whole = |left: &LeftRegion| left.shared_size > 0;
+        for left in self.space.left_regions(thread.tid())?.into_iter().filter(whole) {
+            if !self.is_needed(&left, standing) {
+                self.give_back(thread, resume, &left)?;
             }
         }
         Ok(())
     }
 
+    fn give_back(&mut self, thread: &Stopped, resume: RawRegs, left: &LeftRegion) -> Result<()> {
+        match self.space.caller(thread, resume)? {
+            Some(mut caller) => region::give_back(&mut caller, left.code, left.shared, left.shared_size),
+            None => Ok(()),
+        }
+    }
+
     fn is_needed(&mut self, left: &LeftRegion, standing: &[Standing]) -> bool {
         let code = left.code.0..left.code.0 + CODE_SIZE;
-        let ranges = std::slice::from_ref(&code);
-        if standing.iter().any(|one| code.contains(&one.pc.0) || self.returns_to_any_of(one, ranges)) {
+        let stubs = left.code.0 + STUBS..left.code.0 + ENTRIES;
+        // From its own routine a heaptrace takes each thread that comes to a signal: so nothing comes back but what a stub has called. Other words are what its calls of the
+        // routine have left on the stack. When an earlier heaptrace was killed a handler may have interrupted anything.
+        let is_own = self.jump.on().is_some_and(|jump| jump.region.code == left.code);
+        let leads_back = |word: u64| {
+            code.contains(&word) && (!is_own || stubs.contains(&word) && (word - stubs.start) % STUB_SIZE == BACK)
+        };
+        if standing.iter().any(|one| code.contains(&one.pc.0) || self.has_on_stack(one, &leads_back)) {
             return true;
         }
-        // A handler on a stack of its own may have interrupted a call.
+        // A handler on a stack of its own may have interrupted a call; or a fiber sleeps in one.
         let frames =
             (0..CELLS).flat_map(|cell| (0..FRAMES).map(move |frame| cell_at(cell) + CELL_FRAMES + frame * FRAME_SIZE));
         frames.into_iter().any(|frame| {
             let slot = self.space.memory.read_u64(left.shared.add(frame + FRAME_SLOT)).filter(|slot| *slot != 0);
             let returns_to = slot.and_then(|slot| self.space.memory.read_u64(Addr(slot)));
-            returns_to.is_some_and(|to| code.contains(&to))
+            returns_to.is_some_and(leads_back)
         })
+    }
+
+    /// The code is restored, and `thread` has stopped and is about to be detached from: takes it out of the routine, and puts the return addresses of its calls back. These are
+    /// told no more.
+    pub(in crate::session) fn leave_routine_for_good(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
+        if self.jump.on().is_none() {
+            return Ok(());
+        }
+        self.space.memory.new_stop(tid);
+        self.take_out_of_routine(tid, thread)?;
+        let Some(jump) = self.jump.on() else { return Ok(()) };
+        let Some(cell) = jump.cell_of(tid) else { return Ok(()) };
+        let all = frames::of_cell(jump.shared(), cell);
+        all.iter().try_for_each(|frame| self.put_back(frame))
+    }
+
+    /// Whether a thread that sleeps returns through the routine, as far as its cell tells.
+    pub(in crate::session) fn sleeps_in_a_call(&mut self, tid: i32) -> bool {
+        let Some(jump) = self.jump.on() else { return false };
+        let Some(cell) = jump.cell_of(tid) else { return false };
+        let all = frames::of_cell(jump.shared(), cell);
+        self.space.memory.new_stop(tid);
+        all.iter().any(|frame| self.is_ours_at(frame.slot))
+    }
+
+    /// Whether the word on a stack at `slot` leads to the routine.
+    pub(super) fn is_ours_at(&mut self, slot: Addr) -> bool {
+        let stands = self.space.memory.read_u64(slot).map(Addr);
+        stands.is_some_and(|addr| self.jump.on().is_some_and(|jump| jump.contains(addr)))
+    }
+
+    /// Writes the caller's address to where it belongs, if ours stands there.
+    pub(super) fn put_back(&mut self, frame: &frames::Frame) -> Result<()> {
+        if self.is_ours_at(frame.slot) {
+            write_word(&mut self.space.memory, frame.slot, frame.caller.0)?;
+        }
+        Ok(())
+    }
+
+    /// `thread` has stopped, and all others sleep or are gone; the code is restored. Lets it unmap what nobody needs of the jump engine's memory, this heaptrace's and earlier ones'. Returns how many bytes stay.
+    pub(in crate::session) fn unmap_regions(&mut self, thread: &Stopped, resume: RawRegs) -> Result<u64> {
+        let tid = thread.tid();
+        self.space.memory.new_stop(tid);
+        let mut standing = vec![Standing::new(tid, Addr(resume.0.rip), Addr(resume.0.rsp))];
+        let mut is_known = true;
+        for other in self.tasks.tids().into_iter().filter(|other| *other != tid) {
+            let group = procfs::thread_group(other)?.unwrap_or(self.pid);
+            match procfs::position(group, other) {
+                Position::Blocked { pc, sp } => standing.push(Standing::new(other, pc, sp)),
+                Position::Unknown if matches!(procfs::state(group, other), None | Some(b'Z' | b'X')) => {}
+                Position::Running | Position::Unknown => is_known = false,
+            }
+        }
+        let mut stays = 0;
+        for left in self.space.left_regions(tid)? {
+            if is_known && !self.is_needed(&left, &standing) {
+                self.give_back(thread, resume, &left)?;
+                continue;
+            }
+            let code = left.code.0..left.code.0 + CODE_SIZE;
+            let is_clear = is_known && standing.iter().all(|one| !code.contains(&one.pc.0));
+            let rest = left.shared_size.saturating_sub(COPY_AREA);
+            stays += REGION_SIZE + left.shared_size;
+            // who returns through it needs its cell alone
+            if is_clear
+                && rest > 0
+                && let Some(mut caller) = self.space.caller(thread, resume)?
+            {
+                region::unmap(&mut caller, left.shared.add(COPY_AREA), rest)?;
+                stays -= rest;
+            }
+        }
+        Ok(stays)
     }
 }

@@ -31,7 +31,7 @@ use crate::tracer::jump::region::{Region, SetUpError};
 use crate::tracer::jump::routine;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::{Duration, Instant};
 
 /// Whoever asks for the jump engine need not be told that so many events were seen at stops.
@@ -62,11 +62,13 @@ impl Process {
             },
             JumpState::Off | JumpState::On(_) => return Ok(()),
         };
-        if !self.identity.selected || self.space.has_deferred() {
+        let at = Addr(raw.before_trap().0.rip);
+        // What only passes a call on does not tell which allocator it is that is busy.
+        if !self.identity.selected || self.space.has_deferred() || self.space.wrapper_at(at) == Some(at) {
             return Ok(());
         }
         self.jump = JumpState::Off;
-        match self.try_to_promote(thread, raw, stops)? {
+        match self.try_to_promote(thread, raw, at, stops)? {
             Promoted::Yes => {
                 self.cost.promotion = Some(PromotedAt { after_ns: self.observer.age_ns(), stops_permille, attempts });
             }
@@ -102,7 +104,7 @@ impl Process {
         }
     }
 
-    fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Promoted> {
+    fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr, stops: &mut Stops) -> Result<Promoted> {
         let tid = thread.tid();
         let has_threads = self.tasks.len() > 1;
         if self.tasks.has_sharers() {
@@ -125,13 +127,12 @@ impl Process {
         if self.fill.is_some() {
             return Ok(Promoted::No(StaysWithTrap::Perturb.to_string()));
         }
-        let at = Addr(raw.before_trap().0.rip);
         if self.space.walks_stacks_of_callers(self.pid, at) {
             return Ok(Promoted::No(StaysWithTrap::WalksStacks.to_string()));
         }
         let is_guarded = self.has_own_operators(at) && self.space.guard_unwinders(thread, raw)?;
         let (mut wrapped, mut at_stops) = self.to_wrap(at, is_guarded);
-        let Some(near) = wrapped.first().map(|(candidate, _)| candidate.addr) else {
+        let Some(near) = wrapped.iter().map(|(one, _)| one).find(|one| !one.is_told).map(|one| one.addr) else {
             // it may be a function of another module that the program calls most
             return Ok(Promoted::Later(NONE_FIT));
         };
@@ -139,6 +140,7 @@ impl Process {
             wrapped.extend(self.space.guard_candidates().into_iter().map(|guard| (guard, Way::Guard)));
         }
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
+        let led_into = self.space.led_into(&candidates);
         let Some(standing) = self.comes_to_standstill(tid, &candidates, stops)? else {
             return Ok(Promoted::Later(
                 "its threads were in the allocator's first instructions whenever it was looked",
@@ -172,7 +174,7 @@ impl Process {
         for (candidate, way) in wrapped {
             let number = stubs.len() as u64;
             let pad = code.add(ENTRIES + number * ENTRY_SIZE);
-            let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE)? {
+            let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE, led_into.contains(&candidate.addr))? {
                 Ok(placed) => placed,
                 // such a guard stays a breakpoint
                 Err(_) if way == Way::Guard => continue,
@@ -181,7 +183,10 @@ impl Process {
                     continue;
                 }
             };
-            let size = self.settings.table.get(candidate.function).map_or(SizeOf(0), size_of);
+            let size = match self.settings.table.get(candidate.function) {
+                _ if candidate.is_told => SizeOf(SizeOf::TOLD),
+                function => function.map_or(SizeOf(0), size_of),
+            };
             let stub = Stub {
                 function: candidate.function.0,
                 way,
@@ -203,7 +208,7 @@ impl Process {
             stubs.push(stub);
             jumps.push((candidate.addr, patch, placed.addr));
         }
-        if stubs.iter().all(|stub: &Stub| stub.way == Way::Guard) {
+        if stubs.iter().all(|stub: &Stub| stub.way == Way::Guard || stub.is_told()) {
             return Ok(Promoted::No(NONE_FIT.to_owned()));
         }
         write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
@@ -230,6 +235,7 @@ impl Process {
         self.jump = JumpState::On(Box::new(Jump {
             region,
             code: labels,
+            told: stubs.iter().filter(|stub| stub.is_told()).map(|stub| stub.function).collect(),
             stubs,
             nodes,
             rules: Rules::default(),
@@ -271,11 +277,19 @@ impl Process {
     /// whether exceptions may leave them.
     fn to_wrap(&self, at: Addr, is_guarded: bool) -> (Vec<(Candidate, Way)>, FxHashMap<Addr, Cause>) {
         let module = self.space.module_at(at);
-        let mut wrapped = Vec::new();
+        let (mut wrapped, mut functions) = (Vec::new(), FxHashSet::default());
         let mut at_stops = FxHashMap::default();
         for candidate in self.space.jump_candidates(&self.settings.table) {
+            // Records have the function's number only: of several modules' one is recorded, the allocator's own.
+            if candidate.is_told && functions.contains(&candidate.function) {
+                at_stops.insert(candidate.addr, Cause::OtherModule);
+                continue;
+            }
             match self.way_to_wrap(&candidate, module, is_guarded) {
-                Ok(way) => wrapped.push((candidate, way)),
+                Ok(way) => {
+                    functions.insert(candidate.function);
+                    wrapped.push((candidate, way));
+                }
                 Err(cause) => {
                     at_stops.insert(candidate.addr, cause);
                 }
@@ -295,6 +309,11 @@ impl Process {
         // An exception would meet our return address.
         if table.is_declared(candidate.function) {
             return Err(Cause::Declared);
+        }
+        if candidate.is_told {
+            // It has no frame that an exception could meet. With sampling most of its calls would be recorded in vain.
+            let way = way_of(function).filter(|way| *way == Way::Free && self.settings.sample_interval == 0);
+            return way.ok_or(Cause::PassesOn);
         }
         if module != candidate.module {
             return Err(Cause::OtherModule);

@@ -42,6 +42,13 @@ impl Process {
             return Ok(());
         }
         self.space.memory.new_stop(tid);
+        let raw = self.take_out_of_routine(tid, thread)?;
+        self.hand_over(tid, thread, &raw)?;
+        Ok(())
+    }
+
+    /// Takes a stopped thread out of the routine and of moved instructions. Returns the registers that it has then.
+    pub(super) fn take_out_of_routine(&mut self, tid: i32, thread: &Stopped) -> Result<RawRegs> {
         self.settle();
         let mut raw = thread.registers()?;
         if let Some(regs) = self.undo(tid, &raw)? {
@@ -54,8 +61,7 @@ impl Process {
             raw.set_regs(&regs);
             thread.set_registers(&raw)?;
         }
-        self.hand_over(tid, thread, &raw)?;
-        Ok(())
+        Ok(raw)
     }
 
     /// Where a thread in the routine goes instead. None if it is not there.

@@ -35,6 +35,12 @@ pub(super) struct Standing {
     sp: Addr,
 }
 
+impl Standing {
+    pub(super) const fn new(tid: i32, pc: Addr, sp: Addr) -> Self {
+        Self { tid, pc, sp }
+    }
+}
+
 /// Where a thread is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stand {
@@ -87,7 +93,8 @@ impl Process {
                 }
             }
             if !awaited {
-                let returns = all.iter().any(|one| self.returns_to_any_of(one, &replaced));
+                let leads_there = |word: u64| replaced.iter().any(|range| range.contains(&word));
+                let returns = all.iter().any(|one| self.has_on_stack(one, &leads_there));
                 return Ok((!returns).then_some(all));
             }
             if Instant::now() > deadline {
@@ -126,8 +133,8 @@ impl Process {
         })
     }
 
-    /// Whether a word on the stack of a thread that stands is an address in one of `ranges`.
-    pub(super) fn returns_to_any_of(&mut self, standing: &Standing, ranges: &[Range<u64>]) -> bool {
+    /// Whether a word on the stack of a thread that stands is one for which `leads_there` holds.
+    pub(super) fn has_on_stack(&mut self, standing: &Standing, leads_there: &dyn Fn(u64) -> bool) -> bool {
         let Standing { tid, sp, .. } = *standing;
         let Some(mapping) = self.space.mapping_now(tid, sp) else { return false };
         let end = mapping.end.0;
@@ -139,7 +146,7 @@ impl Process {
             let read = self.space.memory.read_uncached(Addr(at), bytes);
             let words = bytes.get(..read).unwrap_or_default().chunks_exact(8);
             let mut words = words.map(|word| word.try_into().map(u64::from_le_bytes).unwrap_or(0));
-            if words.any(|word| ranges.iter().any(|range| range.contains(&word))) {
+            if words.any(leads_there) {
                 return true;
             }
             if read < wanted {

@@ -3,7 +3,7 @@
 use super::{Observer, recorded};
 use crate::addr::{Addr, TaskId};
 use crate::allocators::Kind as FunctionKind;
-use crate::calls::{Entry, Operation, Recorded, align_as_told, outcome};
+use crate::calls::{Entry, Operation, Recorded, ToldOfBlock, align_as_told, is_operator, outcome};
 use crate::event::{Call, EventKind, Missed};
 use crate::jump::layout::Kind;
 use crate::session::engine::Part;
@@ -17,7 +17,10 @@ impl Observer {
         let Some(function) = self.shared.table.get(part.function) else { return nothing };
         let function_kind = function.kind;
         let operation = Operation::of(function_kind, &part.args);
-        let align = align_as_told(operation, function, &part.args, part.family, &self.shared.table);
+        let align = match (operation, part.told.filter(|_| function.align.is_none() && is_operator(part.family))) {
+            (Operation::Free { .. }, Some(told)) => Some(told.align),
+            _ => align_as_told(operation, function, &part.args, part.family, &self.shared.table),
+        };
         if self.is_paused() && part.recorded.is_none() && !self.is_of_interest_while_paused(part.function, &part.args) {
             return nothing;
         }
@@ -56,7 +59,7 @@ impl Observer {
             (Kind::Freed, Operation::Free { block }) => {
                 let given_size = match function_kind {
                     FunctionKind::Free { size: Some(size), .. } => Some(size.of(&part.args)),
-                    _ => None,
+                    _ => part.told.and_then(|told| told.size),
                 };
                 if recorded == Recorded::All && block != Addr::NULL {
                     let internal = part.caller_is_allocator;
@@ -134,6 +137,16 @@ impl Observer {
     /// Whether something is known of the thread that concerns its next call: see [`crate::calls::Calls::concerns_next`].
     pub(in crate::session) fn concerns_next(&self, task: TaskId) -> bool {
         self.calls.concerns_next(task)
+    }
+
+    /// Whether an operator has told of the thread's next call, and nothing else concerns that.
+    pub(in crate::session) fn was_told(&self, task: TaskId) -> bool {
+        self.calls.was_told_only(task)
+    }
+
+    /// An operator has told so much of a block: see [`crate::calls::Calls::tell`].
+    pub(in crate::session) fn tell_of_block(&mut self, task: TaskId, told: ToldOfBlock, sp: u64) {
+        self.calls.tell(task, told, sp);
     }
 
     /// What an operator has told is forgotten.

@@ -68,6 +68,7 @@ impl AddressSpace {
             size: function.end.0 - function.start.0,
             function: NO_FUNCTION,
             module: module.id,
+            is_told: false,
         });
         candidates.collect()
     }

@@ -10,7 +10,7 @@ use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_SHARED, VERSION};
 use crate::maps::{Kind, Mapping};
 use crate::memory::ReadMemory;
 use crate::patches::Patch;
-use crate::patches::own::{EntryError, PlacedEntry};
+use crate::patches::own::{EntryError, PlacedEntry, first_has_room, jumps_anywhere};
 use crate::tracer::Result;
 use crate::tracer::code::write::Threads;
 use crate::tracer::procfs;
@@ -21,6 +21,9 @@ const DISTANCE: u64 = 0x5000_0000;
 /// So many places are tried, each so many bytes nearer.
 const TRIES: u64 = 32;
 const STRIDE: u64 = 0x200_0000;
+
+/// A longer function gets no jump, in bytes.
+const MOST_CODE: usize = 1 << 20;
 
 /// What tells jemalloc to profile, in MALLOC_CONF or as the target of the link /etc/malloc.conf.
 const PROFILES: &[u8] = b"prof:true";
@@ -36,6 +39,8 @@ pub struct Candidate {
     pub function: FunctionId,
     /// The module that it is in.
     pub module: ModuleId,
+    /// Whether it is an operator that passes its call on, and whose arguments tell more than those of what it calls.
+    pub is_told: bool,
 }
 
 /// What an earlier heaptrace has left: see `jump/layout.rs`.
@@ -45,6 +50,8 @@ pub struct LeftRegion {
     pub code: Addr,
     /// Where its shared region begins.
     pub shared: Addr,
+    /// How much of that is mapped, in bytes; 0: it is not there any more.
+    pub shared_size: u64,
 }
 
 /// Whether the process `pid` has told jemalloc, if it has that, to profile (`prof:true`, jemalloc(3)).
@@ -56,7 +63,7 @@ pub fn tells_jemalloc_to_profile(pid: i32) -> bool {
 }
 
 impl AddressSpace {
-    /// The regions of the jump engine that the process has. Each is complete: it has both its parts.
+    /// The regions of the jump engine that the process has.
     pub fn left_regions(&mut self, tid: i32) -> Result<Vec<LeftRegion>> {
         self.read_maps(tid)?;
         let is_code = |mapping: &&Mapping| {
@@ -72,16 +79,28 @@ impl AddressSpace {
             let code = mapping.start;
             let is_ours = word(code) == MAGIC && word(code.add(8)) == VERSION;
             let shared = Addr(word(code.add(STATE_SHARED)));
-            (is_ours && word(shared) == MAGIC).then_some(LeftRegion { code, shared })
+            let shares = is_ours && word(shared) == MAGIC;
+            is_ours.then_some(LeftRegion { code, shared, shared_size: if shares { SHARED_SIZE } else { 0 } })
         });
         let regions: Vec<_> = regions.collect();
-        let is_whole = |left: &LeftRegion| {
+        let as_mapped = |left: LeftRegion| {
             let shared = self.maps.find(left.shared);
-            shared.is_some_and(|mapping| {
-                mapping.start == left.shared && mapping.size() == SHARED_SIZE && mapping.perms.shared
-            })
+            let is_ours = |mapping: &&Mapping| mapping.start == left.shared && mapping.is_heaptrace_s();
+            let mut shared_size = shared.filter(is_ours).map_or(0, |mapping| mapping.size().min(left.shared_size));
+            // Where the program has locked its memory, the rest is fenced off.
+            let rest =
+                Some(shared_size).filter(|size| *size > 0).and_then(|size| self.maps.find(left.shared.add(size)));
+            let is_fence = |rest: &&Mapping| {
+                let ends = rest.end == left.shared.add(SHARED_SIZE) && rest.kind == Kind::Anonymous;
+                ends && !rest.perms.read && !rest.perms.write && !rest.perms.execute
+            };
+            if rest.is_some_and(|rest| is_fence(&rest)) {
+                shared_size = SHARED_SIZE;
+            }
+            // what else may stand behind its address is not ours
+            (shared_size > 0 || left.shared_size == 0).then_some(LeftRegion { shared_size, ..left })
         };
-        Ok(regions.into_iter().filter(is_whole).collect())
+        Ok(regions.into_iter().filter_map(as_mapped).collect())
     }
 
     /// Whether the allocator at `at` walks the stacks of its callers, as sanitizers and heap profilers do: it would meet our return address there. jemalloc
@@ -97,8 +116,10 @@ impl AddressSpace {
     /// The functions that could be wrapped.
     pub fn jump_candidates(&self, table: &AllocatorTable) -> Vec<Candidate> {
         let symbols: Vec<_> = self.modules.iter().map(|module| module.symbols.clone()).collect();
-        let probes = table.select_providers(&symbols).probes.into_iter();
-        let candidates = probes.filter_map(|probe| {
+        let providers = table.select_providers(&symbols);
+        let probes = providers.probes.into_iter().map(|probe| (probe, false));
+        let told = providers.told.into_iter().map(|probe| (probe, true));
+        let candidates = probes.chain(told).filter_map(|(probe, is_told)| {
             let module = self.modules.get(probe.module)?;
             let addr = module.bias.to_process(probe.addr);
             self.breakpoints.get(addr)?.purposes.entry?;
@@ -106,23 +127,37 @@ impl AddressSpace {
             if table.is_mapping(probe.function) {
                 return None;
             }
-            Some(Candidate { addr, size: probe.size, function: probe.function, module: module.id })
+            Some(Candidate { addr, size: probe.size, function: probe.function, module: module.id, is_told })
         });
         candidates.collect()
     }
 
-    /// Moves the first instructions of a function to `pad`, where `room` bytes are free. The inner error: why that can't be done.
+    /// Moves the first instructions of a function to `pad`, where `room` bytes are free. The inner error: why that can't be done. `is_led_into`: whether
+    /// it is one of [`Self::led_into`].
     pub fn move_entry(
         &mut self,
         candidate: &Candidate,
         pad: Addr,
         room: u64,
+        is_led_into: bool,
     ) -> Result<std::result::Result<PlacedEntry, EntryError>> {
         let at = candidate.addr;
-        let mut code = vec![0; usize::try_from(candidate.size).unwrap_or(0).min(1 << 16)];
-        let n = self.memory.read_uncached(at, &mut code);
-        code.truncate(n);
-        self.code.patches().mask(at, &mut code);
+        let size = usize::try_from(candidate.size).unwrap_or(usize::MAX);
+        let code = self.original_bytes(at, size.min(MOST_CODE));
+        if code.len() < size {
+            return Ok(Err(EntryError::TooShort));
+        }
+        let read = |at: Addr, to: &mut [u8]| {
+            let n = self.memory.read_uncached(at, to);
+            self.code.patches().mask(at, to);
+            n
+        };
+        if is_led_into {
+            return Ok(Err(EntryError::LedInto));
+        }
+        if !first_has_room(&code) && jumps_anywhere(&code, at, &read) {
+            return Ok(Err(EntryError::JumpsAnywhere));
+        }
         let placed = self.code.own().place_entry(&code, at, pad, room);
         if let Ok(placed) = &placed {
             self.code.write_jump_code(&mut self.memory, placed.addr, &placed.bytes)?;

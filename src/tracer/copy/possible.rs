@@ -1,6 +1,6 @@
 //! Whether a process can be copied, and its copy would be all of it.
 
-use crate::tracer::jump::region;
+use crate::maps::SHARED_WITH_HEAPTRACE;
 use crate::tracer::{limits, pressure, procfs};
 
 /// Whether a copy of a process has all that the process can write to, as far as the flags of its mappings tell (`VmFlags` of proc_pid_smaps(5)): none is exempt from being copied ("dc",
@@ -11,7 +11,7 @@ pub fn is_copied_whole(pid: i32) -> bool {
 }
 
 fn has_exceptions(smaps: &str) -> bool {
-    let has_region = smaps.contains(region::NAME_IN_MAPS);
+    let has_region = smaps.contains(SHARED_WITH_HEAPTRACE);
     let mut code_ends = "";
     let mut is_ours = false;
     smaps.lines().any(|line| {
@@ -23,7 +23,7 @@ fn has_exceptions(smaps: &str) -> bool {
         if let (Some((start, end)), Some(access)) = (words.next().and_then(|range| range.split_once('-')), words.next())
         {
             // What the jump engine shares with us, and its state, which lies behind its code: no copy has, or needs, either.
-            is_ours = line.contains(region::NAME_IN_MAPS) || has_region && start == code_ends;
+            is_ours = line.contains(SHARED_WITH_HEAPTRACE) || has_region && start == code_ends;
             code_ends = if access == "r-xp" && words.nth(2) == Some("0") && words.next().is_none() { end } else { "" };
         }
         false

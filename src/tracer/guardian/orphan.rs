@@ -13,7 +13,7 @@ use super::rescue::{Space, Written};
 use crate::addr::Addr;
 use crate::arch::{INT3, PAGE_SIZE, step};
 use crate::elf::Elf;
-use crate::jump::layout::{ASKS, ASKS_AT, Active, CODE_SIZE, MAGIC, NOP, STATE_ACTIVE, VERSION};
+use crate::jump::layout::{ASKS, ASKS_AT, Active, CODE_SIZE, MAGIC, NOP, REGION_SIZE, STATE_ACTIVE, VERSION};
 use crate::jump::stub::STUBS;
 use crate::maps::{self, Kind, MappedModule, Mapping};
 use crate::memory::ReadMemory;
@@ -195,6 +195,20 @@ fn jump_regions(memory: &TargetMemory, mappings: &[Mapping]) -> Vec<Addr> {
         memory.read_uncached(*start, &mut head) == head.len() && head == *expected
     };
     mappings.iter().filter(may_be).map(|mapping| mapping.start).filter(is_one).collect()
+}
+
+/// Bytes of memory that the jump engine has added to process `pid`, now or earlier, and that are still mapped.
+///
+/// # Errors
+/// If the process can't be read.
+pub fn added_memory(pid: i32) -> Result<u64> {
+    let lives = |tid: &i32| !matches!(procfs::state(pid, *tid), None | Some(b'Z' | b'X'));
+    let Some(tid) = procfs::tasks(pid)?.into_iter().find(lives) else { return Ok(0) };
+    let Ok(mappings) = maps::parse(&procfs::read(tid, "maps")?) else { return Ok(0) };
+    let memory = TargetMemory::open(pid, tid)?;
+    let code = jump_regions(&memory, &mappings).len() as u64 * REGION_SIZE;
+    let shared = mappings.iter().filter(|mapping| mapping.is_heaptrace_s()).map(Mapping::size);
+    Ok(code + shared.sum::<u64>())
 }
 
 /// Notes what stands in such a region as long as somebody answers: its switch, and the int3s of its ask sites.

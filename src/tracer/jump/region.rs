@@ -1,11 +1,10 @@
 //! The memory that the jump engine adds to a process: made there by remote calls, and mapped by us, too.
 
 use crate::addr::Addr;
+use crate::jump::layout::{COPY_AREA, MAGIC, REGION_SIZE, SHARED_SIZE, STATE, STATE_SIZE};
 #[cfg(test)]
-use crate::jump::layout::RING_SIZE;
-use crate::jump::layout::{MAGIC, REGION_SIZE, RING_AREA, SHARED_SIZE, STATE, STATE_SIZE};
+use crate::jump::layout::{RING_AREA, RING_SIZE};
 use crate::jump::shared::{Shared, lies_inside};
-use crate::maps::Mapping;
 use crate::tracer::code::write::write;
 use crate::tracer::remote::Caller;
 use crate::tracer::{Result, TracerError, procfs};
@@ -18,14 +17,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const NAME: &[u8] = b"heaptrace\0";
 /// Where it is put for the call that needs it: where the routine will be.
 const NAME_AT: u64 = 64;
-
-/// Whether a mapping of a process is a shared region, of this heaptrace or of one that has left.
-pub fn is_shared_region(mapping: &Mapping) -> bool {
-    mapping.path.as_ref().is_some_and(|path| path.as_os_str().as_encoded_bytes().starts_with(NAME_IN_MAPS.as_bytes()))
-}
-
-/// With this its name begins in the maps.
-pub const NAME_IN_MAPS: &str = "/memfd:heaptrace";
 
 /// The two mappings in a process.
 #[derive(Debug)]
@@ -132,13 +123,16 @@ impl Region {
     }
 }
 
-/// Lets the thread unmap the two regions that begin at these addresses, which nobody needs any more.
+/// Lets the thread unmap the two regions that begin at these addresses, of the shared one so many bytes: nobody needs them any more.
 ///
 /// # Errors
 /// Those of [`Caller::call`]. What the kernel refuses stays.
-pub fn give_back(caller: &mut Caller<'_>, code: Addr, shared: Addr) -> Result<()> {
-    unmap(caller, code, REGION_SIZE)?;
-    unmap(caller, shared, SHARED_SIZE)
+pub fn give_back(caller: &mut Caller<'_>, code: Addr, shared: Addr, shared_size: u64) -> Result<()> {
+    // in this order: who is killed in between leaves what the next one finds
+    if shared_size > 0 {
+        unmap(caller, shared, shared_size)?;
+    }
+    unmap(caller, code, REGION_SIZE)
 }
 
 /// Lets the thread unmap a part of what a heaptrace has mapped.
@@ -232,11 +226,11 @@ impl SharedMapping {
         Ok(Self { start: start.cast(), file: file.into() })
     }
 
-    /// Gives the memory of the rings and the trie back to the kernel: it reads as zeros from here on, in the process, too. The cells stay: threads may
+    /// Gives the memory of copies, rings and the trie back to the kernel: it reads as zeros from here on, in the process, too. The cells stay: threads may
     /// be in calls that began before.
     pub fn discard(&self) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let (start, len) = (RING_AREA.cast_signed(), (SHARED_SIZE - RING_AREA).cast_signed());
+        let (start, len) = (COPY_AREA.cast_signed(), (SHARED_SIZE - COPY_AREA).cast_signed());
         // SAFETY: the descriptor is ours; the mapping stays, and its words are only read as such.
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, len) };
     }

@@ -88,6 +88,7 @@ global_asm!(
     WAY_REALLOC = const l::Way::Realloc as u32,
     WAY_FREE = const l::Way::Free as u32,
     FREES = const (l::Way::Free as u32) << 24,
+    TOLD = const SizeOf::TOLD,
     SAMPLED = const l::SAMPLED,
     INTERVAL_AREA = const l::INTERVAL_AREA,
     DISTANCE_AREA = const l::DISTANCE_AREA,

@@ -463,6 +463,8 @@ walk_look_up:
     jmp walk_step
 
 walk_of_free:
+    test byte ptr [rsp + 10], {TOLD}
+    jnz walk_told
     cmp dword ptr [r11 + {FREE_STACKS}], 0
     jne walk_find
     test rsi, rsi
@@ -471,6 +473,10 @@ walk_of_free:
     mov rsi, {FLAG_CALLER}
     mov eax, ecx
     or rsi, rax
+    jmp walked
+
+walk_told:
+    mov rsi, {FLAG_CALLER}
     jmp walked
 
 walk_end:

@@ -1,0 +1,93 @@
+//! Ways into the midst of the first instructions of functions that are to be patched: what in their module leads there. The module's file is looked
+//! through, not the process's memory, which would become resident by that.
+
+use super::AddressSpace;
+use super::jumps::Candidate;
+use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::elf::{Elf, Segment};
+use crate::patches::own::Replaced;
+use crate::symbols::Bytes;
+use crate::unwinder::landing_pads;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// So much of what tells a function's handlers of exceptions is read, in bytes.
+const MOST_HANDLERS: usize = 1 << 16;
+
+/// So much writable memory is read at once, in bytes.
+const PIECE: u64 = 1 << 20;
+
+impl AddressSpace {
+    /// Those of `candidates` that something leads into behind their first byte, where a jump would stand: branches from elsewhere in the module, addresses in its
+    /// code and data, relocations, symbols, landing pads. Also all of a module whose bytes can't be had.
+    pub fn led_into(&mut self, candidates: &[Candidate]) -> BTreeSet<Addr> {
+        let mut by_module: BTreeMap<ModuleId, Vec<Candidate>> = BTreeMap::new();
+        for candidate in candidates {
+            by_module.entry(candidate.module).or_default().push(*candidate);
+        }
+        let mut found = BTreeSet::new();
+        for (id, all) in by_module {
+            let Some(bias) = self.modules.get(id).map(|module| module.bias) else { continue };
+            match self.led_into_in(id, bias, &all) {
+                Some(entries) => found.extend(entries.into_iter().map(|entry| bias.to_process(ObjAddr(entry)))),
+                None => found.extend(all.iter().map(|candidate| candidate.addr)),
+            }
+            found.extend(all.iter().map(|one| one.addr).filter(|entry| self.is_landed_in(id, bias, *entry)));
+        }
+        found
+    }
+
+    /// The same of the functions of one module, by their object addresses. None: its bytes can't be had.
+    fn led_into_in(&self, id: ModuleId, bias: LoadBias, all: &[Candidate]) -> Option<BTreeSet<u64>> {
+        let ends = all.iter().map(|one| (bias.to_object(one.addr).0, bias.to_object(one.addr.add(one.size)).0));
+        let ends: BTreeMap<u64, u64> = ends.collect();
+        let replaced = Replaced::of(ends.keys().copied());
+        let record = self.modules.record(id)?;
+        let mut found = BTreeSet::new();
+        let mut look = |elf: &Elf<'_>| {
+            for segment in elf.segments() {
+                let bytes = elf.segment_bytes(&segment).unwrap_or_default();
+                if segment.execute {
+                    found.extend(replaced.led_into_by_code(bytes, segment.addr.0));
+                    found.extend(replaced.led_into_by_neighbours(bytes, segment.addr.0, &ends));
+                }
+                found.extend(replaced.led_into_by_words(bytes, segment.addr.0));
+                if !elf.is_moved() {
+                    found.extend(replaced.led_into_by_halves(bytes));
+                }
+            }
+            elf.segments().filter(|segment| segment.write).collect::<Vec<_>>()
+        };
+        let writable = match (&record.file, &record.memory) {
+            (Some(file), _) => look(&Elf::parse(&Bytes::of_file(file).ok()?).ok()?),
+            (None, Some(memory)) => look(&Elf::parse_memory(&memory.bytes, memory.start).ok()?),
+            (None, None) => return None,
+        };
+        // As relocated: symbols with a distance added to them.
+        for segment in writable {
+            found.extend(self.led_into_by_data(&segment, bias, all));
+        }
+        Some(found)
+    }
+
+    fn led_into_by_data(&self, segment: &Segment, bias: LoadBias, all: &[Candidate]) -> BTreeSet<u64> {
+        let replaced = Replaced::of(all.iter().map(|one| one.addr.0));
+        let (start, end) = (bias.to_process(segment.addr).0, bias.to_process(segment.addr).0 + segment.file_size);
+        let mut found = BTreeSet::new();
+        let mut piece = vec![0; PIECE as usize];
+        for at in (start..end).step_by(PIECE as usize) {
+            let wanted = usize::try_from((end - at).min(PIECE)).unwrap_or(0);
+            let Some(bytes) = piece.get_mut(..wanted) else { continue };
+            let n = self.memory.read_uncached(Addr(at), bytes);
+            found.extend(replaced.led_into_by_words(bytes.get(..n).unwrap_or_default(), at));
+        }
+        found.into_iter().map(|entry| bias.to_object(Addr(entry)).0).collect()
+    }
+
+    /// Whether an exception may land in the first bytes of the function at `entry`.
+    fn is_landed_in(&mut self, id: ModuleId, bias: LoadBias, entry: Addr) -> bool {
+        let Some(area) = self.unwinder.handlers(id, entry) else { return false };
+        let bytes = self.original_bytes(bias.to_process(area), MOST_HANDLERS);
+        let replaced = Replaced::of([entry.0]);
+        landing_pads(&bytes).is_none_or(|pads| pads.into_iter().any(|pad| replaced.holds(entry.0.wrapping_add(pad))))
+    }
+}

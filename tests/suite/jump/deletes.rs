@@ -1,0 +1,37 @@
+//! Operators delete that are told sizes and alignments: `check` watches them, without a stop at each.
+
+use crate::support::program::Program;
+use serde_json::Value;
+
+/// What is wrong with the fixture's deletes, by kind.
+fn findings(report: &Value) -> Vec<String> {
+    let all = report["findings"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap().to_owned());
+    let mut all: Vec<_> = all.filter(|kind| kind.ends_with("_delete")).collect();
+    all.sort();
+    all
+}
+
+/// Forty thousand calls of operators, half of them sized deletes: nearly none stops, what is told wrong is found as by the trap engine, and nobody speaks of coroutines.
+#[test]
+fn sized_deletes_are_recorded_without_stops() {
+    let program = Program::fixture("deletes");
+    let trap = program.checked(&["--engine", "trap"]);
+    let jump = program.checked(&["--engine", "jump"]);
+    assert_eq!((jump.ended.code(), jump.report.text("/verdict/result")), (23, "errors"), "{}", jump.ended.stderr);
+    assert_eq!(jump.report.text("/engine"), "jump", "{}", jump.ended.stderr);
+    let (stops, events) = (jump.report.number("/cost/stops"), jump.report.number("/cost/events"));
+    assert!(events > 40_000 && stops < events / 50, "{stops} stops of {events} events");
+    assert!(jump.report.list("/warnings").is_empty(), "{:?}", jump.report.list("/warnings"));
+    let found = findings(&jump.report.0);
+    assert_eq!(found, ["aligned_delete", "sized_delete", "sized_delete"]);
+    assert_eq!(found, findings(&trap.report.0));
+    assert_eq!(jump.report.0["totals"]["allocations"], trap.report.0["totals"]["allocations"]);
+}
+
+/// The same with the tests of a program apart.
+#[test]
+fn sized_deletes_of_tests_are_recorded_without_stops() {
+    let checked = Program::fixture("deletes").checked(&["--engine", "jump", "--per-test"]);
+    let (stops, events) = (checked.report.number("/cost/stops"), checked.report.number("/cost/events"));
+    assert!(events > 40_000 && stops < events / 50, "{stops} stops of {events} events");
+}
