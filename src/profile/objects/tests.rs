@@ -1,7 +1,7 @@
 use super::*;
 
 fn callers<'a>(names: &[&'a str], shows_inlined: bool) -> impl Iterator<Item = Caller<'a>> {
-    names.to_vec().into_iter().enumerate().map(move |(function, name)| Caller { function, name, shows_inlined })
+    names.iter().copied().enumerate().map(move |(function, name)| Caller { function, name, shows_inlined })
 }
 
 fn of_names(names: &[&str], shows_inlined: bool) -> Option<(String, Certainty)> {

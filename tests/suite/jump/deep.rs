@@ -21,7 +21,7 @@ fn stacks_beyond_the_room_are_handed_over_once() {
     let handed_over: u64 = before.rsplit(' ').next().unwrap().parse().unwrap();
     // of malloc and of free, and what several threads come to at once
     let stacks = 2 << LEVELS;
-    assert!(handed_over < 2 * stacks, "{handed_over} of {} calls, {stacks} stacks", 2 * calls << LEVELS);
+    assert!(handed_over < 2 * stacks, "{handed_over} of {} calls, {stacks} stacks", (2 * calls) << LEVELS);
     let told = traced.report.list("/warnings").iter().any(|warning| warning.to_string().contains("different stacks"));
     assert!(!told && !text.contains("that were copied"), "{text}");
 }
