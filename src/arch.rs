@@ -3,6 +3,7 @@
 
 pub mod constant;
 pub mod emulate;
+pub mod liveness;
 pub mod step;
 pub mod xsave;
 

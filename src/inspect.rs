@@ -101,13 +101,13 @@ pub fn in_core(core: &Arc<Core>, with_types: bool) -> Inspection {
     let mut memory = core.memory(&parts);
     let walk = seen.walk(&mut memory);
     let read = walk.as_ref().map(|walk| holdings::read(&seen, walk, &mut memory, declared));
-    let look = Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: false };
+    let look = Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: false, warnings: Vec::new() };
     told(core.file.program.clone(), look, declared)
 }
 
 /// What was seen, with its names. It needs no more of the process.
 fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declarations>) -> Inspection {
-    let Look { seen, walk, read, copied, in_motion, .. } = look;
+    let Look { seen, walk, read, copied, in_motion, mut warnings, .. } = look;
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
     let of_glibc = walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
     let count = || {
@@ -127,7 +127,7 @@ fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declara
     });
     let (census, trim, pinned, remedy, heap) = counted.unwrap_or_else(count);
     let held = held.map(|held| Held { pinned, remedy, ..held });
-    let warnings = declared.map(|declared| declared.warnings.clone()).unwrap_or_default();
+    warnings.extend(declared.map(|declared| declared.warnings.clone()).unwrap_or_default());
     Inspection {
         program,
         held,
@@ -166,7 +166,8 @@ fn run_on<T>(pid: i32, read: impl Fn(&Seen, &Walk, &mut TargetMemory) -> T) -> R
         let walk = seen.walk(&mut memory);
         if walk.is_some() || left == 0 {
             let read = walk.as_ref().map(|walk| read(&seen, walk, &mut memory));
-            return Ok(Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: true });
+            let warnings = Vec::new();
+            return Ok(Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: true, warnings });
         }
     }
 }

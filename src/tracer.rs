@@ -41,6 +41,8 @@ pub mod status;
 pub mod terminal;
 #[cfg(test)]
 pub mod testing;
+mod timedwait;
+mod undisturbed;
 pub mod waiting;
 
 use std::io;
@@ -70,6 +72,18 @@ pub enum TracerError {
         tid: i32,
         /// What was reported. If it is a stop, the task is in that stop now.
         status: status::WaitStatus,
+    },
+    /// The task, or another one of its process, filters its system calls (seccomp): one of ours may end it.
+    #[error("task {tid} filters its system calls (seccomp), where one more may end the program")]
+    Filtered {
+        /// The task.
+        tid: i32,
+    },
+    /// The program has ended while a copy of its memory was read.
+    #[error("process {pid} has ended while a copy of its memory was read")]
+    EndedMeanwhile {
+        /// The process.
+        pid: i32,
     },
     /// Any other failure of a system call on a task.
     #[error("could not {operation} task {tid}: {source}")]

@@ -2,7 +2,7 @@
 
 use super::attach::refused;
 use super::heap::open_core;
-use super::{print, use_color};
+use super::{print, tell as tell_warning, use_color};
 use crate::cli::{CoreTarget, LeaksOptions};
 use crate::export::escape::lines;
 use crate::export::lost::{Explained, LostReport, json, text};
@@ -54,6 +54,9 @@ pub(super) fn tell_lost_in_core(target: &CoreTarget, options: &LeaksOptions) -> 
 
 /// Prints what is lost, with files of the process below `folder`.
 fn tell(pid: i32, lost: &Lost, folder: PathBuf, options: &LeaksOptions, color: bool) -> anyhow::Result<u8> {
+    for warning in &lost.warnings {
+        tell_warning(warning);
+    }
     let way = options.explain.and_then(|addr| lost.scan.path_to(lost.scan.find(addr)?));
     let named = way.as_ref().map(|way| {
         let mut symbolizer = lost.symbolizer(&[], folder);

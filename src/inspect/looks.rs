@@ -8,10 +8,10 @@ use super::seen::Seen;
 use crate::addr::Addr;
 use crate::heapwalk::{Fault, Finding, Walk};
 use crate::maps::Mapping;
-use crate::tracer::Result;
 use crate::tracer::copy::{Copy, Means};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::standstill::{self, Standstill};
+use crate::tracer::{Result, TracerError};
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -39,6 +39,8 @@ pub(super) struct Look<T> {
     pub(super) stood: Duration,
     /// Whether what is wrong with the heap was another thing at each look.
     pub(super) in_motion: bool,
+    /// What is wrong besides, in sentences.
+    pub(super) warnings: Vec<String>,
 }
 
 /// Looks at process `pid` while it stands still, as a rule only to be copied, and has `read` read its heap.
@@ -53,19 +55,21 @@ pub(super) fn look<T: Send>(
     let means = modules::means(pid);
     let mut looks = Looks::new();
     let mut stood = Duration::ZERO;
+    let mut warnings = Vec::new();
     loop {
         let most = looks.fewest();
         // what will not be kept need not be read
         let read = |seen: &Seen, walk: &Walk, memory: &mut TargetMemory| {
             most.is_none_or(|most| walk.findings.len() < most).then(|| read(seen, walk, memory))
         };
-        let look = match look_once(pid, purpose, means, &read, |_, _, _| Ok(())) {
+        let mut look = match look_once(pid, purpose, means, &read, |_, _, _| Ok(())) {
             Ok((look, ())) => look,
             // it has ended since
             Err(_) if most.is_some() => break,
             Err(error) => return Err(error),
         };
         stood += look.stood;
+        warnings.append(&mut look.warnings);
         let findings = look.walk.as_ref().map_or(&[][..], |walk| &walk.findings).to_vec();
         if !looks.take(&findings, look) {
             break;
@@ -73,8 +77,9 @@ pub(super) fn look<T: Send>(
     }
     let in_motion = !looks.agree;
     // the first one was kept at least
-    let Some((_, look)) = looks.kept else { return Err(crate::tracer::TracerError::Died { tid: pid }) };
-    Ok(Look { seen: look.seen, walk: look.walk, read: look.read.flatten(), copied: look.copied, stood, in_motion })
+    let Some((_, look)) = looks.kept else { return Err(TracerError::Died { tid: pid }) };
+    let Look { seen, walk, read, copied, .. } = look;
+    Ok(Look { seen, walk, read: read.flatten(), copied, stood, in_motion, warnings })
 }
 
 /// One look. `meanwhile` is at work while the process stands still, after all was read that is not read of the copy. Without `means` there is no copy.
@@ -113,16 +118,21 @@ pub(super) fn look_once<T: Send, M: Send>(
     let then = |looked: Result<(Seen, Option<_>, M, Option<Copy>)>| {
         let (seen, heap, done, copy) = looked?;
         let copied = heap.is_none();
-        let (walk, read) = match (heap, &copy) {
-            (Some(heap), _) => heap,
-            (None, Some(copy)) => read_heap(&seen, &mut copy.memory()?),
-            (None, None) => (None, None),
+        let of_heap = match (heap, &copy) {
+            (Some(heap), _) => Ok(heap),
+            (None, Some(copy)) => copy.memory().map(|mut memory| read_heap(&seen, &mut memory)),
+            (None, None) => Ok((None, None)),
         };
-        Ok((seen, walk, read, copied, done))
+        if copied && copy.as_ref().is_some_and(Copy::has_outlived_its_program) {
+            return Err(TracerError::EndedMeanwhile { pid });
+        }
+        let (walk, read) = of_heap?;
+        let warnings = copy.and_then(Copy::end).into_iter().collect();
+        Ok((Look { seen, walk, read, copied, stood: Duration::ZERO, in_motion: false, warnings }, done))
     };
     let (looked, stood) = standstill::stand_still(pid, standing, then)?;
-    let (seen, walk, read, copied, done) = looked?;
-    Ok((Look { seen, walk, read, copied, stood, in_motion: false }, done))
+    let (look, done) = looked?;
+    Ok((Look { stood, ..look }, done))
 }
 
 /// Memory that others may write to, too.

@@ -33,6 +33,8 @@ pub struct Lost {
     pub findings: usize,
     /// Whether they may be of a heap that threads are just changing.
     pub in_motion: bool,
+    /// What is wrong besides, in sentences.
+    pub warnings: Vec<String>,
     objects: Objects,
 }
 
@@ -61,9 +63,9 @@ pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
     ids::require_own()?;
     let program = procfs::program_name(pid, pid);
     let look = looks::look(pid, Purpose::Leaks, |seen, walk, memory| read(seen, walk, memory, options))?;
-    let Look { seen, walk, read, copied, stood, in_motion } = look;
+    let Look { seen, walk, read, copied, stood, in_motion, warnings } = look;
     let lost = walk.zip(read).map(|(walk, read)| told(program, seen, &walk, read));
-    Ok(lost.map(|lost| Lost { stood: Some(stood), copied, in_motion, ..lost }))
+    Ok(lost.map(|lost| Lost { stood: Some(stood), copied, in_motion, warnings, ..lost }))
 }
 
 /// Classifies the live blocks of a process that a core has kept. None if its allocator can't be walked.
@@ -85,6 +87,7 @@ fn told(program: String, seen: Seen, walk: &Walk, (graph, objects): (Graph, Obje
         scan: graph.classify(),
         findings: walk.findings.len(),
         in_motion: false,
+        warnings: Vec::new(),
         objects,
     }
 }

@@ -17,7 +17,7 @@ use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::remote::function::{self, Function, RESTORER};
 use crate::tracer::standstill::Standstill;
-use crate::tracer::{Result, procfs};
+use crate::tracer::{Result, TracerError, procfs};
 
 /// `SYS_getrandom`, which malloc calls once.
 const GETRANDOM: u64 = 318;
@@ -91,9 +91,6 @@ pub(super) fn trim(
     else {
         return Ok(Err(NotTrimmed::NoFunction));
     };
-    if still.threads().iter().any(|thread| procfs::has_seccomp(thread.tid)) {
-        return Ok(Err(NotTrimmed::Seccomp));
-    }
     let caller = still.sleepers().find(|(thread, resume)| {
         let number = thread.registers().map_or(GETRANDOM, |regs| regs.0.orig_rax);
         number != GETRANDOM
@@ -104,7 +101,10 @@ pub(super) fn trim(
     memory.stands_still(Some(thread.tid()));
     let before = resident(walk, thread)?;
     let call = Function { at: trim, rax: 0, arguments: [0; 6] };
-    function::call(thread, &resume, &call, restorer, &mut memory, &mut None)?;
+    match function::call(thread, &resume, &call, restorer, &mut memory, &mut None) {
+        Err(TracerError::Filtered { .. }) => return Ok(Err(NotTrimmed::Seccomp)),
+        called => called?,
+    }
     Ok(Ok(before.saturating_sub(resident(walk, thread)?)))
 }
 

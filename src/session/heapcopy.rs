@@ -349,7 +349,14 @@ impl Process {
             return Ok(());
         }
         while let Some(copy) = self.copies.dead.last() {
-            if !copy.status_taken_by(thread)? {
+            let taken = match copy.status_taken_by(thread) {
+                Err(error @ TracerError::Filtered { .. }) => {
+                    self.warnings.push(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", self.pid));
+                    false
+                }
+                taken => taken?,
+            };
+            if !taken {
                 tracing::debug!("a zombie is left: process {}", copy.pid());
                 self.copies.left.push((*copy, procfs::start_time(copy.pid())));
             }
@@ -366,7 +373,8 @@ impl Process {
         while let Some(&(copy, started)) = self.copies.left.last() {
             // the program may have taken it itself, and have another child of that number
             let is_it = started.is_some() && procfs::start_time(copy.pid()) == started;
-            if is_it && !copy.after_exec(means).status_taken_by(thread)? {
+            let copy = copy.after_exec(means);
+            if is_it && !matches!(copy.status_taken_by(thread), Err(TracerError::Filtered { .. }) | Ok(true)) {
                 break;
             }
             self.copies.left.pop();
@@ -374,7 +382,7 @@ impl Process {
         Ok(())
     }
 
-    /// The process is about to be let go: no copy of it is left, nor a zombie of one that the present program has had made.
+    /// The process is about to be let go: no copy of it is left, nor a zombie of one, also of those that other heaptraces have had made.
     pub(super) fn end_copies_before_detach(&mut self, stops: &mut Stops) {
         self.copies.wanted.clear();
         for (copy, has_ended) in std::mem::take(&mut self.copies.alive) {
@@ -382,6 +390,9 @@ impl Process {
             copy.end();
             self.copies.dead.push(copy);
         }
+        let known: Vec<i32> = self.copies.dead.iter().map(Forked::pid).collect();
+        let others = copy::left_by_others(self.pid, &self.space.memory);
+        self.copies.dead.extend(others.into_iter().filter(|copy| !known.contains(&copy.pid())));
         if self.copies.dead.is_empty() || self.teardown.exit.is_some() {
             return;
         }

@@ -375,7 +375,7 @@ pub fn block_own_signals() -> Result<SignalMask> {
 }
 
 /// What Ctrl-Z and reading or writing in the background send.
-const TERMINAL_STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+pub(super) const TERMINAL_STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 
 /// Keeps the terminal from stopping heaptrace (^Z), as that would stop the attached process with it.
 pub fn block_terminal_stops() -> Result<()> {
@@ -393,6 +393,16 @@ pub fn unblock_terminal_stops() -> Result<()> {
     let was_blocked = |&n: &i32| inherited.is_some_and(|mask| unsafe { libc::sigismember(&raw const mask.0, n) } == 1);
     let ours: Vec<i32> = TERMINAL_STOPS.into_iter().filter(|signal| !was_blocked(signal)).collect();
     change_mask(libc::SIG_UNBLOCK, &set_of(&ours)).map(|_| ())
+}
+
+/// Blocks signals in this thread; returns the mask from before.
+pub(super) fn block(signals: &[i32]) -> Result<SignalMask> {
+    change_mask(libc::SIG_BLOCK, &set_of(signals))
+}
+
+/// Sets the mask of this thread; returns the one from before.
+pub(super) fn set_mask(mask: &SignalMask) -> Result<SignalMask> {
+    change_mask(libc::SIG_SETMASK, &mask.0)
 }
 
 /// Changes the mask of this thread; returns the old one.

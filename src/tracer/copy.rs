@@ -1,23 +1,38 @@
 //! A forked copy of a process: its memory at one moment, to be read while the process runs on.
 //!
-//! One of its threads makes it by clone(2) without CLONE_VM, so that no fork handler runs. The copy never runs: it is traced from its beginning, and is killed if
-//! heaptrace ends. If that ends before it can see to it, the copy ends by itself: it has a stack of its own, whose only word leads to `_exit`. It shares the table of
-//! open files, so that no pipe stays open for it. It has no exit signal: nobody is told of its end, and the program's wait(2) does not see it (with `__WALL` it would).
-//! When it has been read, the process takes its status by a wait4(2) of ours, so that no zombie is left.
+//! One of its threads makes it by clone(2) without CLONE_VM, so that no fork handler runs. The copy never runs the program's code: it is traced from its beginning, and is killed if
+//! heaptrace or the program ends. If heaptrace ends before it can see to it, the copy ends by itself: it has a stack of its own, whose only word leads to `_exit`. It begins with the process's
+//! table of open files, and exchanges it for an empty one at once ([`apart`]), so that no pipe, port or lock stays taken for it. It has no exit signal: nobody is told of its end, and the program's
+//! wait(2) does not see it (with `__WALL` it would). When it has been read, the process takes its status by a wait4(2) of ours, so that no zombie is left.
 
-use super::jump::region;
+mod apart;
+mod possible;
+mod watch;
+
 use super::memory::TargetMemory;
 use super::ptrace::{self, Stopped, Waited};
 use super::rawregs::RawRegs;
 use super::remote::function::{self, Function, RESTORER};
-use super::standstill::Standstill;
+use super::standstill::{self, Standstill};
 use super::status::{Event, WaitStatus};
-use super::{Result, TracerError, control, ids, limits, pressure, procfs};
+use super::{Result, TracerError, control, ids, procfs};
 use crate::addr::Addr;
 use crate::maps::{Kind, Mapping};
+pub use possible::{is_copied_whole, may_be_made};
+use std::time::{Duration, Instant};
+use watch::Watch;
 
 /// `syscall; ret`: makes any system call, and touches no errno.
 pub const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
+
+/// So much of a module is looked through for code.
+const MOST_CODE: usize = 64 << 20;
+
+/// So long the status of a copy is tried to be taken: others may trace the process for a moment.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What of the C library a copy is made with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +46,20 @@ pub struct Means {
 }
 
 impl Means {
+    /// As the code stands in the memory of a process: enough to have a status taken, with which no copy is made.
+    fn in_memory(memory: &TargetMemory, mappings: &[Mapping]) -> Option<Self> {
+        let executable = mappings.iter().filter(|mapping| mapping.perms.execute && mapping.kind == Kind::File);
+        executable.into_iter().find_map(|mapping| {
+            let mut code = vec![0; usize::try_from(mapping.end.0 - mapping.start.0).ok()?.min(MOST_CODE)];
+            let read = memory.read_uncached(mapping.start, &mut code);
+            let find = |wanted: &[u8]| {
+                let at = code.get(..read)?.windows(wanted.len()).position(|bytes| bytes == wanted)?;
+                Some(mapping.start.add(at as u64))
+            };
+            Some(Self { system_call: find(&SYSTEM_CALL)?, restorer: find(&RESTORER)?, exit: Addr(0) })
+        })
+    }
+
     /// Whether the code stands there.
     fn are_there(&self, memory: &TargetMemory) -> bool {
         let stands = |at: Addr, code: &[u8]| {
@@ -39,38 +68,6 @@ impl Means {
         };
         stands(self.system_call, &SYSTEM_CALL) && stands(self.restorer, &RESTORER)
     }
-}
-
-/// Whether a copy of a process has all that the process can write to, as far as the flags of its mappings tell (`VmFlags` of proc_pid_smaps(5)): none is exempt from being copied ("dc",
-/// MADV_DONTFORK) or empty in the copy ("wf", MADV_WIPEONFORK), and no fault of any is another process's to serve, which would have to serve the fork, too (userfaultfd(2): "um", "uw", "ui").
-/// Reading this takes about a hundredth of a second for each GiB.
-pub fn is_copied_whole(pid: i32) -> bool {
-    procfs::read(pid, "smaps").is_ok_and(|text| !has_exceptions(&String::from_utf8_lossy(&text)))
-}
-
-fn has_exceptions(smaps: &str) -> bool {
-    let has_region = smaps.contains(region::NAME_IN_MAPS);
-    let mut code_ends = "";
-    let mut is_ours = false;
-    smaps.lines().any(|line| {
-        if let Some(flags) = line.strip_prefix("VmFlags:") {
-            let has = |wanted: &[&str]| flags.split_ascii_whitespace().any(|flag| wanted.contains(&flag));
-            return !is_ours && has(&["wr"]) && has(&["dc", "wf", "um", "uw", "ui"]);
-        }
-        let mut words = line.split_ascii_whitespace();
-        if let (Some((start, end)), Some(access)) = (words.next().and_then(|range| range.split_once('-')), words.next())
-        {
-            // What the jump engine shares with us, and its state, which lies behind its code: no copy has, or needs, either.
-            is_ours = line.contains(region::NAME_IN_MAPS) || has_region && start == code_ends;
-            code_ends = if access == "r-xp" && words.nth(2) == Some("0") && words.next().is_none() { end } else { "" };
-        }
-        false
-    })
-}
-
-/// Whether process `pid`, which has these threads, may be copied: none where system calls are filtered, and where memory is short or promised in full.
-pub fn may_be_made(pid: i32, threads: impl IntoIterator<Item = i32>) -> bool {
-    threads.into_iter().all(|tid| !procfs::has_seccomp(tid)) && has_room(pid)
 }
 
 /// Whether a stopped thread, which goes on with the registers `resume`, can make a copy.
@@ -116,7 +113,7 @@ impl Forked {
         let mut before = [0; 8];
         let is_kept = memory.read_uncached(scratch, &mut before) == before.len();
         memory.write_data(scratch, &means.exit.0.to_le_bytes())?;
-        let flags = (libc::CLONE_FILES | libc::CLONE_FS) as u64;
+        let flags = libc::CLONE_FILES as u64;
         let call = Function {
             at: means.system_call,
             rax: libc::SYS_clone.cast_unsigned(),
@@ -137,7 +134,8 @@ impl Forked {
             return Err(error);
         }
         // From here on there is something to be taken away: no error goes past it.
-        let checked = called.and_then(|()| copy.check(mappings));
+        let free = Addr(scratch.0.wrapping_sub(32));
+        let checked = called.and_then(|()| copy.check(mappings, free));
         copy.is_whole = checked.unwrap_or_else(|error| {
             tracing::debug!("the copy is not used: {error}");
             false
@@ -146,7 +144,7 @@ impl Forked {
     }
 
     /// Sees to it that it dies with us, and whether it has all that may be written to: parts may be exempt from being copied (madvise(2), MADV_DONTFORK).
-    fn check(&mut self, mappings: &[Mapping]) -> Result<bool> {
+    fn check(&mut self, mappings: &[Mapping], free: Addr) -> Result<bool> {
         match ptrace::wait_task(self.pid, ptrace::PATIENCE)? {
             // killed by others, or as the system was short of memory: it stands at its end, where a signal no longer wakes it
             Waited::Task(_, WaitStatus::Event(Event::Exit), Some(stopped)) => {
@@ -155,7 +153,13 @@ impl Forked {
                 self.is_over = true;
                 return Err(TracerError::Died { tid: self.pid });
             }
-            Waited::Task(_, _, Some(stopped)) => stopped.die_with_us()?,
+            Waited::Task(_, _, Some(stopped)) => {
+                stopped.die_with_us()?;
+                let apart = apart::set_apart(&stopped, self.means, free);
+                let over = |status: &WaitStatus| matches!(status, WaitStatus::Exited(_) | WaitStatus::Signaled(_));
+                self.is_over = matches!(&apart, Err(TracerError::Overtaken { status, .. }) if over(status));
+                apart?;
+            }
             waited => {
                 self.is_over = matches!(waited, Waited::Task(..) | Waited::NoTasks);
                 return Err(TracerError::Died { tid: self.pid });
@@ -244,11 +248,15 @@ impl Forked {
 
 /// A copy of a process that nobody traces, made by the calling thread. It ends with this value.
 #[derive(Debug)]
-pub struct Copy(Forked);
+pub struct Copy {
+    forked: Forked,
+    /// None: it has been ended.
+    watch: Option<Watch>,
+}
 
 impl Copy {
     /// Has the process that stands still make one. None where it can't be had: system calls are filtered, memory is short or promised in full, processes are
-    /// limited. It is to be dropped when the process has been let go, also where it is of no use, as its end was not the process's.
+    /// limited. It is to be ended when the process has been let go, also where it is of no use, as its end was not the process's.
     ///
     /// # Errors
     /// Any failure of a request.
@@ -265,18 +273,19 @@ impl Copy {
         let maker = still.callers().find(|(thread, resume)| can_make(thread, resume, mappings));
         let Some((thread, resume)) = maker else { return Ok(None) };
         let mut left = None;
+        let watched = |forked: Forked| Self { forked, watch: Some(Watch::begin(pid, forked.pid())) };
         match Forked::make(thread, &resume, pid, means, mappings, memory, &mut left) {
             Err(TracerError::Overtaken { tid, status }) => {
                 still.overtake(tid, status);
-                Ok(left.map(Self))
+                Ok(left.map(watched))
             }
-            made => Ok(made?.map(Self)),
+            made => Ok(made?.map(watched)),
         }
     }
 
     /// Whether it can be read in place of the process.
     pub const fn is_whole(&self) -> bool {
-        self.0.is_whole()
+        self.forked.is_whole()
     }
 
     /// Its memory.
@@ -284,131 +293,99 @@ impl Copy {
     /// # Errors
     /// It can't be opened.
     pub fn memory(&self) -> Result<TargetMemory> {
-        self.0.memory()
+        self.forked.memory()
+    }
+
+    /// Whether the program has ended, and the copy with it: what was read is not whole.
+    pub fn has_outlived_its_program(&self) -> bool {
+        self.watch.as_ref().is_some_and(Watch::has_ended)
+    }
+
+    /// Ends it. All threads of the process stop for that for a moment. What is wrong if a zombie is left, in a sentence.
+    pub fn end(mut self) -> Option<String> {
+        self.take_away()
+    }
+
+    fn take_away(&mut self) -> Option<String> {
+        // its number is its own until its end was waited for
+        drop(self.watch.take()?);
+        self.forked.end();
+        let of = self.forked.of;
+        let error = take_statuses(&self.forked).err()?;
+        let lives = !matches!(procfs::state(of, of), None | Some(b'Z' | b'X'));
+        let until = match error {
+            TracerError::Filtered { .. } => "It goes when the process ends",
+            _ => "The next `heaptrace heap` or `leaks` of the process takes it away, and so does the process's end",
+        };
+        lives.then(|| {
+            format!(
+                "the copy of process {of} that was read is left as a zombie, process {}, which holds nothing but its number, as the process could not take its status: {error}. {until}",
+                self.forked.pid
+            )
+        })
     }
 }
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        self.0.end();
-        if let Err(error) = take_status(&self.0) {
-            tracing::debug!("a zombie is left: {error}");
+        if let Some(left) = self.take_away() {
+            tracing::debug!("{left}");
         }
     }
 }
 
-/// Whether its memory may be there twice for a while: what the process writes to meanwhile is.
-fn has_room(pid: i32) -> bool {
-    Room {
-        overcommit: std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default(),
-        resident: pressure::resident(pid).unwrap_or(u64::MAX),
-        limit: pressure::memory_limit(pid).unwrap_or(0),
-        available: limits::available_memory(),
+/// The copies of process `of` that are dead, and whose statuses its tracer is to have taken: those who had them made could not, as the process was traced.
+pub fn left_by_others(of: i32, memory: &TargetMemory) -> Vec<Forked> {
+    let mut left = dead_copies(of).peekable();
+    if left.peek().is_none() {
+        return Vec::new();
     }
-    .is_enough()
+    let means = procfs::mappings(of).ok().and_then(|mappings| Means::in_memory(memory, &mappings));
+    let Some(means) = means else { return Vec::new() };
+    left.map(|pid| Forked { pid, known_as: ids::known_to(of, pid), of, means, is_whole: false, is_over: true })
+        .collect()
 }
 
-/// What there is of memory, in bytes.
-#[derive(Clone, Debug)]
-struct Room {
-    /// What vm.overcommit_memory says.
-    overcommit: String,
-    /// What the process has.
-    resident: u64,
-    /// What it may have.
-    limit: u64,
-    /// What heaptrace may have besides. None: that is not known.
-    available: Option<u64>,
+/// The children of a process that are copies, and dead: of heaptraces that could not have their statuses taken.
+fn dead_copies(of: i32) -> impl Iterator<Item = i32> {
+    let is_dead = |child: &i32| procfs::state(*child, *child) == Some(b'Z') && procfs::comm(*child) == apart::NAME;
+    procfs::children(of).into_iter().filter(is_dead)
 }
 
-impl Room {
-    fn is_enough(&self) -> bool {
-        // the kernel promises no more than it has: a copy of all that may be written to may be too much, or keep the program from getting more
-        let is_strict = self.overcommit.trim() == "2";
-        let is_tight =
-            self.available.is_some_and(|left| left < self.resident / 2) || self.limit < self.resident.saturating_mul(2);
-        !is_strict && !is_tight
+/// Has the process take the status of its copy, which is dead, and those of earlier ones. It stands still for that for a moment, so that no thread of it forbids the others system calls meanwhile.
+fn take_statuses(copy: &Forked) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        let left = dead_copies(copy.of).filter(|child| *child != copy.pid);
+        let left = left.map(|pid| Forked { pid, known_as: ids::known_to(copy.of, pid), ..*copy });
+        let dead: Vec<Forked> = std::iter::once(*copy).chain(left).collect();
+        let taken = standstill::stand_still(copy.of, |still| taken_in(still, &dead), |taken| taken);
+        match taken.and_then(|(taken, _)| taken) {
+            Err(error @ (TracerError::Filtered { .. } | TracerError::Died { .. })) => return Err(error),
+            Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            taken => return taken,
+        }
     }
 }
 
-/// Has the process take the status of its copy, which is dead. One of its threads stops for that for a moment.
-fn take_status(copy: &Forked) -> Result<()> {
-    let own = procfs::tasks(copy.of)?;
-    let mut last = Ok(());
-    for tid in own {
-        last = thread_takes_status(copy, tid);
-        if last.is_ok() {
+/// The same while it stands.
+fn taken_in(still: &Standstill, dead: &[Forked]) -> Result<()> {
+    for copy in dead {
+        let mut taken = Err(TracerError::Unresponsive { tid: copy.of });
+        for thread in still.told_to_stop() {
+            // another thread may have the room
+            match copy.status_taken_by(thread) {
+                Ok(true) => taken = Ok(()),
+                Ok(false) => continue,
+                Err(TracerError::Overtaken { tid, status }) => {
+                    still.overtake(tid, status);
+                    continue;
+                }
+                Err(error) => taken = Err(error),
+            }
             break;
         }
+        taken?;
     }
-    last
-}
-
-fn thread_takes_status(copy: &Forked, tid: i32) -> Result<()> {
-    // Without options its own children are none of our business.
-    while !ptrace::seize_unless_interrupted(tid, libc::PTRACE_O_TRACESYSGOOD)? {}
-    ptrace::interrupt(tid)?;
-    loop {
-        let (status, stopped) = match ptrace::wait_task(tid, ptrace::PATIENCE)? {
-            Waited::Task(_, status, Some(stopped)) => (status, stopped),
-            _ => return Err(TracerError::Died { tid }),
-        };
-        match status {
-            // one of a process that was told to stop goes back into that stop
-            WaitStatus::EventStop | WaitStatus::GroupStop(_) => {
-                let taken = copy.status_taken_by(&stopped);
-                // another thread may have the room
-                let taken = taken.and_then(|taken| if taken { Ok(()) } else { Err(TracerError::Unresponsive { tid }) });
-                if taken.is_err() {
-                    stopped.restart_interrupted_call()?;
-                }
-                stopped.detach(0)?;
-                return taken;
-            }
-            WaitStatus::Signal(signal) => {
-                // it may have come in place of the stop that was asked for
-                stopped.resume(signal)?;
-                ptrace::interrupt(tid)?;
-            }
-            status => {
-                stopped.detach(0)?;
-                return Err(TracerError::Overtaken { tid, status });
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_copy_is_made_where_memory_is_short_or_promised_in_full() {
-        let room = Room { overcommit: "0\n".to_owned(), resident: 1 << 30, limit: 8 << 30, available: Some(4 << 30) };
-        assert!(room.is_enough());
-        assert!(Room { overcommit: "1\n".to_owned(), available: None, ..room.clone() }.is_enough());
-        assert!(Room { limit: 2 << 30, available: Some(1 << 29), ..room.clone() }.is_enough());
-        assert!(!Room { overcommit: "2\n".to_owned(), ..room.clone() }.is_enough());
-        assert!(!Room { limit: (2 << 30) - 1, ..room.clone() }.is_enough());
-        assert!(!Room { available: Some((1 << 29) - 1), ..room.clone() }.is_enough());
-        assert!(!Room { resident: u64::MAX, ..room }.is_enough());
-    }
-
-    #[test]
-    fn mappings_that_a_copy_would_lack_are_told_by_their_flags() {
-        let smaps = |flags: &str| {
-            format!("7f0000000000-7f0000010000 rw-p 00000000 00:00 0 \nRss: 4 kB\nVmFlags: rd wr mr mw me ac {flags}\n")
-        };
-        assert!(!has_exceptions(&smaps("sd")));
-        for flag in ["dc", "wf", "um", "uw", "ui"] {
-            assert!(has_exceptions(&(smaps("sd") + &smaps(flag))), "{flag}");
-        }
-        assert!(!has_exceptions("VmFlags: rd mr pf io de dc dd sd \n"), "nothing is written there");
-        let ours = smaps("dc").replace("00:00 0 ", "00:01 7 /memfd:heaptrace (deleted)");
-        assert!(!has_exceptions(&ours), "{ours}");
-        assert!(has_exceptions(&format!("{ours}{}", smaps("wf"))));
-        let code = "7effffff0000-7f0000000000 r-xp 00000000 00:00 0 \nVmFlags: rd ex mr mw me\n";
-        assert!(!has_exceptions(&format!("{ours}{code}{}", smaps("wf"))));
-        assert!(has_exceptions(&format!("{code}{}", smaps("wf"))), "none of ours is there");
-    }
+    Ok(())
 }

@@ -2,9 +2,10 @@
 
 use super::alarm::Alarm;
 use super::injection::{self, Call};
+use super::memory::TargetMemory;
 use super::rawregs::RawRegs;
 use super::status::{Event, WaitStatus};
-use super::{Result, TracerError, procfs};
+use super::{Result, TracerError, procfs, timedwait};
 use crate::addr::Addr;
 use crate::arch::Regs;
 use crate::arch::xsave::{self, VectorWord};
@@ -62,6 +63,7 @@ pub(super) fn seize_unless_interrupted(tid: i32, options: i32) -> Result<bool> {
 
 /// Asks `tid`, running or not, to stop soon (PTRACE_INTERRUPT). The stop may merge with another one.
 pub fn interrupt(tid: i32) -> Result<()> {
+    timedwait::note(tid);
     request(libc::PTRACE_INTERRUPT, tid, 0, 0, "interrupt")
 }
 
@@ -251,9 +253,10 @@ impl Stopped {
         request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(OPTIONS), "set the options of")
     }
 
-    /// The kernel kills the task, which never runs, if the calling thread ends while still attached. It does not stop at its end.
+    /// The kernel kills the task, a copy of the target, if the calling thread ends while still attached. It does not stop at its end.
     pub(super) fn die_with_us(&self) -> Result<()> {
-        request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(libc::PTRACE_O_EXITKILL), "set the options of")
+        let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
+        request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(options), "set the options of")
     }
 
     /// Lets the task run to the entry or exit of its next system call, while its token is kept: for a remote call, which
@@ -269,13 +272,19 @@ impl Stopped {
 
     /// Of a task that PTRACE_INTERRUPT has stopped in a system call which the kernel then lets fail with EINTR, instead of
     /// starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"): makes
-    /// the task call once more. A timeout begins anew with it.
+    /// the task call once more. A wait with a limit of time goes on with what is left of it where that is known (see [`timedwait`]), and else begins anew.
+    ///
+    /// To be called once, when the task goes on: also of one that was set back in front of such a call already, as it made another one for us.
     pub fn restart_interrupted_call(&self) -> Result<()> {
         let raw = self.registers()?;
-        if raw.0.rax.cast_signed() != -i64::from(libc::EINTR) {
-            return Ok(());
-        }
-        raw.repeating_system_call().map_or(Ok(()), |again| self.set_registers(&again))
+        let ended_early = raw.0.rax.cast_signed() == -i64::from(libc::EINTR);
+        let again = if ended_early { raw.repeating_system_call() } else { Some(raw) };
+        let Some(again) = again else { return Ok(()) };
+        let code = |at: u64, bytes: &mut [u8]| {
+            TargetMemory::open(self.tid, self.tid).map_or(0, |memory| memory.read_uncached(Addr(at), bytes))
+        };
+        let again = timedwait::shortened(self.tid, again, code);
+        if ended_early || again.0.r10 != raw.0.r10 { self.set_registers(&again) } else { Ok(()) }
     }
 
     /// Leaves the task stopped for its group stop, but lets it be woken by SIGCONT (PTRACE_LISTEN).

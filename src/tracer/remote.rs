@@ -188,6 +188,18 @@ pub struct Scratch {
     saved: Option<[u8; size_of::<KernelAction>()]>,
 }
 
+/// Makes sure that no thread of the process of `tid` filters its system calls now. One that runs may do so in the next instant, and for all threads: where others run, the caller of this
+/// makes its call at once.
+fn require_unfiltered(tid: i32) -> Result<()> {
+    match procfs::tasks(tid)?
+        .into_iter()
+        .find(|tid| procfs::status_number(*tid, "Seccomp").is_some_and(|mode| mode != 0))
+    {
+        Some(tid) => Err(TracerError::Filtered { tid }),
+        None => Ok(()),
+    }
+}
+
 impl CallInProgress<'_> {
     /// Lets the thread make the call.
     fn make(&mut self, code: Addr, number: i64, arguments: [u64; 6]) -> Result<()> {

@@ -6,7 +6,8 @@
 use super::ptrace::{self, Stopped, Waited};
 use super::rawregs::RawRegs;
 use super::status::{Event, WaitStatus};
-use super::{Result, TracerError, injection, procfs, seize};
+use super::undisturbed::{Lookout, WithoutTerminalStops};
+use super::{Result, TracerError, injection, procfs, seize, timedwait};
 use crate::arch::xsave::VectorWord;
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -49,15 +50,21 @@ pub fn stand_still<A, T: Send>(
     look: impl FnOnce(&Standstill) -> A + Send,
     then: impl FnOnce(A) -> T + Send,
 ) -> Result<(T, Duration)> {
+    let quiet = WithoutTerminalStops::begin()?;
+    let lookout = Lookout::begin().map_err(|error| tracing::debug!("{error}")).ok();
     // The kernel lets go, without a stop, of whatever is still traced by a thread that ends.
     std::thread::scope(|scope| {
-        let on_own_thread = std::thread::Builder::new().spawn_scoped(scope, || {
+        let quiet = &quiet;
+        let on_own_thread = std::thread::Builder::new().spawn_scoped(scope, move || {
             injection::arm();
             let began = Instant::now();
             let stood = Standstill::begin(pid)?;
             let seen = look(&stood);
             stood.end();
             let stood = began.elapsed();
+            // from here on heaptrace may be stopped
+            let _open_to_the_terminal = quiet.suspended()?;
+            drop(lookout);
             Ok((then(seen), stood))
         });
         let on_own_thread = on_own_thread
@@ -121,6 +128,7 @@ impl Standstill {
             match ptrace::look_at_task(tid)? {
                 Waited::Task(_, status, Some(stopped)) => {
                     self.missing.remove(&tid);
+                    timedwait::confirm(tid);
                     self.stopped.push((stopped, Cell::new(status)));
                 }
                 Waited::Task(_, _, None) | Waited::NoTasks => {
@@ -156,6 +164,12 @@ impl Standstill {
             let raw = stopped.registers().ok()?;
             Some((stopped, raw.repeating_system_call().unwrap_or(raw)))
         })
+    }
+
+    /// The threads that have stopped because they were told to: by us, or as their process was by somebody.
+    pub fn told_to_stop(&self) -> impl Iterator<Item = &Stopped> {
+        let is_told = |status: WaitStatus| matches!(status, WaitStatus::EventStop | WaitStatus::GroupStop(_));
+        self.stopped.iter().filter(move |(_, status)| is_told(status.get())).map(|(stopped, _)| stopped)
     }
 
     /// This was reported of a thread while it made a call for us: it goes on with that.

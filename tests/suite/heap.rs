@@ -1,10 +1,12 @@
 //! `heaptrace heap`: the memory of a process that nobody has traced, held against the kernel's figures and glibc's own.
 
 mod copies;
+mod copies_apart;
 mod copies_ends;
 mod gdb;
 mod jemalloc;
 mod mimalloc3;
+mod undisturbed;
 
 use crate::support::program::{Program, installed};
 use crate::support::running::Running;

@@ -73,7 +73,7 @@ pub fn has_room(resume: &RawRegs, mappings: &[Mapping]) -> bool {
 /// `restorer`: where [`RESTORER`] stands in the target. `child`: becomes what the call has made, a process or thread, which is traced, if it has made one.
 ///
 /// # Errors
-/// Any failure of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead; [`TracerError::Unresponsive`] if the function takes too long: the
+/// [`TracerError::Filtered`] if a thread of the process filters its system calls: functions make some, too. Any failure of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead; [`TracerError::Unresponsive`] if the function takes too long: the
 /// thread then goes on by itself when it has returned.
 pub fn call(
     thread: &Stopped,
@@ -83,6 +83,7 @@ pub fn call(
     memory: &mut TargetMemory,
     child: &mut Option<i32>,
 ) -> Result<()> {
+    super::require_unfiltered(thread.tid())?;
     let mask = thread.signal_mask()?;
     let state = thread.extended_state()?;
     let (at, bytes) = signal_frame(resume, mask, &state, restorer);

@@ -1,0 +1,68 @@
+//! What `heap` and `leaks` do to a process besides looking: its waits end in time, and it does not stand longer because heaptrace is stopped.
+
+use super::HEAPTRACE;
+use crate::support::procfs;
+use crate::support::program::Program;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// So many that reading them takes long enough to be caught at it.
+const BLOCKS: &str = "600000";
+
+fn signal(heaptrace: &Child, signal: Signal) {
+    kill(Pid::from_raw(heaptrace.id() as i32), signal).unwrap();
+}
+
+/// heaptrace is told to stop while the process stands to be read: it stops when it has let the process go.
+#[test]
+fn a_process_does_not_stand_because_heaptrace_is_stopped() {
+    for how in [Signal::SIGTSTP, Signal::SIGSTOP] {
+        let mut running = Program::fixture("under_copy").args([BLOCKS, "shared"]).start();
+        let ready = running.value("ready");
+        let pid: i32 = ready.split_once(' ').unwrap().0.parse().unwrap();
+        let mut command = Command::new(HEAPTRACE);
+        // a job of its own, as a shell makes it
+        command.args(["leaks", &pid.to_string()]).process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+        let heaptrace = command.spawn().unwrap();
+        procfs::wait_until("the process stands", || procfs::state(pid) == Some('t'));
+        signal(&heaptrace, how);
+        assert_ne!(procfs::tracer_of(pid), 0, "{how}: it was read too fast");
+        procfs::wait_until("the process is let go", || procfs::tracer_of(pid) == 0);
+        running.send("well");
+        assert_eq!(running.line(), "well", "{how}");
+        procfs::wait_until("heaptrace has stopped", || procfs::state(heaptrace.id() as i32) == Some('T'));
+        signal(&heaptrace, Signal::SIGCONT);
+        let output = heaptrace.wait_with_output().unwrap();
+        assert!(output.status.success(), "{how}: {}", String::from_utf8_lossy(&output.stderr));
+        running.feed(b"");
+        running.wait().success();
+    }
+}
+
+/// A wait with a limit of time that the kernel does not take up again goes on with what is left: it ends in time, however often the process is asked.
+#[test]
+fn waits_end_in_time_however_often_a_process_is_asked() {
+    const LIMIT: Duration = Duration::from_secs(4);
+    for question in [&["leaks"][..], &["heap", "--no-types"], &["attach", "--existing", "--duration", "50ms", "-q"]] {
+        let limit = LIMIT.as_millis().to_string();
+        let program = Program::fixture("sleepers").args([&limit, "epoll_wait"]);
+        let mut sleeper = program.start();
+        let pid: i32 = sleeper.value("asleep").parse().unwrap();
+        let began = Instant::now();
+        let mut asked = 0;
+        while procfs::state(pid).is_some_and(|state| state != 'Z') && began.elapsed() < LIMIT * 3 {
+            let mut command = Command::new(HEAPTRACE);
+            command.args(question).arg(pid.to_string()).current_dir(program.folder());
+            command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+            asked += 1;
+        }
+        let took = began.elapsed();
+        assert!(asked > 1 && took < LIMIT * 2, "{question:?}: {took:?}, asked {asked} times");
+        // by its own clock it was not too early
+        assert_eq!(sleeper.line(), "epoll_wait on time 0", "{question:?}");
+        sleeper.wait().success();
+    }
+}
