@@ -4,6 +4,7 @@
 
 pub mod baseline;
 pub mod growth;
+mod known;
 pub mod suppressions;
 pub mod verdict;
 
@@ -20,6 +21,8 @@ pub struct CheckRules {
     pub policy: Policy,
     /// What does not count.
     pub suppressions: Suppressions,
+    /// Whether leaks of libraries that are known don't count either.
+    pub known_leaks: bool,
     /// What an earlier report knew already.
     pub baseline: Option<Baseline>,
     /// By how much each test may have grown since then; empty: by any.
@@ -48,7 +51,9 @@ impl CheckRules {
 
     /// Marks in the profile what is suppressed and what was known before, then sets [`Profile::verdict`] and [`Profile::budgets`].
     pub(crate) fn judge(&self, profile: &mut Profile, circumstances: &Circumstances) {
-        if !self.suppressions.is_empty() {
+        if self.known_leaks {
+            self.suppressions.clone().with_known_leaks().apply(profile);
+        } else if !self.suppressions.is_empty() {
             self.suppressions.apply(profile);
         }
         if let Some(baseline) = &self.baseline {

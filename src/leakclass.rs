@@ -8,7 +8,8 @@ pub enum LeakClass {
     Definite,
     /// Pointers to it were found in definitely leaked blocks only.
     Indirect,
-    /// Pointers were found, but on each way to it at least one of them points into the inside of a block.
+    /// Pointers were found, but on each way to it at least one of them points into the inside of a block, or has a tag
+    /// in its upper 16 bits.
     Possible,
     /// A chain of pointers to block starts leads to it from a root.
     Reachable,

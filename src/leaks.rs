@@ -4,18 +4,21 @@
 //! finds: the target must stand still for that. [`Graph::classify`] then follows the pointers without the target, and
 //! [`Scan`] tells the class of each block and a shortest way to it.
 //!
-//! The classes are Memcheck's (Valgrind manual, 4.2.8). Every aligned word is taken for a pointer if its value lies in a
-//! block: there is no knowledge of types, nor of words that were never written.
+//! The classes are Memcheck's (Valgrind manual, 4.2.8). Every aligned word is taken for a pointer if its value lies in
+//! a block: there is no knowledge of types, nor of words that were never written. A word that would be a pointer to a
+//! block's start without its upper 16 bits is one with a tag: what hangs on it is possibly leaked.
 //!
 //! A block may lie in another one: memory pools, with blocks that the user declared by `--alloc-fn`. Then each byte belongs to
 //! the innermost block, and a block holds the one that it lies in: the pool's memory can't be given back while one of its blocks
 //! is in use.
 
 mod classify;
+mod doubt;
 mod edges;
 mod graph;
 mod heuristics;
 mod index;
+mod kernel;
 pub mod roots;
 mod scan;
 mod stored;
@@ -23,10 +26,12 @@ mod stored;
 use crate::addr::{Addr, ModuleId};
 
 pub use classify::{Path, Scan};
+pub use doubt::{Doubt, Doubted, Doubts};
 pub use edges::Pointer;
 pub use graph::{Graph, Pointers};
 pub use heuristics::{Heuristics, MappedFiles};
 pub use index::BlockIndex;
+pub use kernel::{KernelHeld, KernelHolder, Untold};
 pub use scan::{Beside, PartRead, for_words};
 
 /// What a root is.
@@ -65,6 +70,8 @@ pub enum RootKind {
     Registered,
     /// The program's word that a block is no leak (`__lsan_ignore_object`, `__lsan_disable`).
     Ignored,
+    /// The kernel, which hands the pointer back to the program.
+    Kernel(KernelHolder),
 }
 
 impl RootKind {
@@ -101,6 +108,8 @@ pub struct Roots {
     pub ranges: Vec<RootRange>,
     /// Single values.
     pub words: Vec<RootWord>,
+    /// Where else the kernel may hold pointers.
+    pub untold: Vec<Untold>,
 }
 
 /// What pointers into the inside of blocks are worth.

@@ -48,6 +48,7 @@ mod hit;
 mod identity;
 mod interim;
 mod jump;
+mod kernelheld;
 mod leakrecord;
 mod leakscan;
 mod misdeclared;

@@ -19,6 +19,7 @@ pub mod guardian;
 pub mod ids;
 mod injection;
 pub mod jump;
+pub mod kernelheld;
 pub mod launch;
 pub mod libunwind;
 pub mod limits;

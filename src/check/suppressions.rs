@@ -8,9 +8,10 @@ mod generate;
 mod pattern;
 mod read;
 
+use super::known;
 use crate::allocators::AllocatorTable;
 use crate::profile::identity::is_unresolved;
-use crate::profile::leaks::{LeakClass, LeakSite, Leaks, Suppression};
+use crate::profile::leaks::{KNOWN_LEAKS, LeakClass, LeakSite, Leaks, Suppression};
 use crate::profile::{Amount, FindingKind, Profile};
 use pattern::{Entry, Template};
 
@@ -55,6 +56,8 @@ enum Matcher {
     Any(Template),
     /// Valgrind's: the frames from the innermost on.
     Stack(Vec<Entry>),
+    /// What an allocator has for itself ([`known::is_of_allocator`]).
+    OfAllocator,
 }
 
 /// A frame as the rules look at it: each list holds all names under which a rule may know it.
@@ -76,6 +79,20 @@ impl Suppressions {
         Ok(Self { rules: read::read(text, file)? })
     }
 
+    /// Adds the rules for leaks that are known ([`known`]) behind those that are there.
+    pub fn with_known_leaks(mut self) -> Self {
+        self.extend(known::table().unwrap_or_default());
+        self.rules.push(SuppressionRule {
+            name: known::OF_ALLOCATOR.to_owned(),
+            file: KNOWN_LEAKS.to_owned(),
+            line: 1,
+            classes: [true, true, true, false],
+            errors: &[],
+            matcher: Matcher::OfAllocator,
+        });
+        self
+    }
+
     /// Adds rules behind those that are there.
     pub fn extend(&mut self, other: Self) {
         self.rules.extend(other.rules);
@@ -94,7 +111,7 @@ impl Suppressions {
         let mut described: Vec<Suppression> = self.rules.iter().map(SuppressionRule::describe).collect();
         self.hide_errors(profile, &table, &mut described);
         self.hide_leaks(profile, &table, &mut described);
-        profile.suppressions = described;
+        profile.suppressions = without_idle_known(described, profile.leaks.as_mut());
     }
 
     fn hide_leaks(&self, profile: &mut Profile, table: &AllocatorTable, described: &mut [Suppression]) {
@@ -104,11 +121,12 @@ impl Suppressions {
             let frames = frames(profile, function, site.stack, table);
             site.suppressed_by = [None; 4];
             for (index, rule) in self.rules.iter().enumerate() {
-                let open = rule.classes.iter().zip(site.suppressed_by).zip(site.amounts);
+                let classes = rule.classes_of(site);
+                let open = classes.iter().zip(site.suppressed_by).zip(site.amounts);
                 let concerns =
                     open.into_iter().any(|((hides, by), amount)| *hides && by.is_none() && amount.objects > 0);
-                if concerns && rule.matches(&frames) {
-                    let hidden = hide(site, index, &rule.classes);
+                if concerns && rule.matches(&frames, || known::is_of_allocator(profile, site.stack)) {
+                    let hidden = hide(site, index, &classes);
                     if let Some(suppression) = described.get_mut(index) {
                         suppression.hidden = suppression.hidden.plus(hidden);
                     }
@@ -123,7 +141,7 @@ impl Suppressions {
         let mut findings = std::mem::take(&mut profile.findings);
         findings.retain(|finding| {
             let frames = frames(profile, &finding.function, finding.stack, table);
-            let hides = |rule: &SuppressionRule| rule.errors.contains(&finding.kind) && rule.matches(&frames);
+            let hides = |rule: &SuppressionRule| rule.errors.contains(&finding.kind) && rule.matches(&frames, || false);
             let Some(index) = self.rules.iter().position(hides) else { return true };
             if let Some(rule) = described.get_mut(index) {
                 rule.hidden_errors = rule.hidden_errors.saturating_add(finding.count);
@@ -140,8 +158,21 @@ impl SuppressionRule {
         Suppression { rule: name.clone(), file: file.clone(), line: *line, hidden: Amount::default(), hidden_errors: 0 }
     }
 
-    fn matches(&self, frames: &[RuleFrame<'_>]) -> bool {
+    /// The classes of a site that it can hide: those that are known are hidden where they are few.
+    fn classes_of(&self, site: &LeakSite) -> [bool; 4] {
+        if self.file != KNOWN_LEAKS {
+            return self.classes;
+        }
+        let mut classes = self.classes;
+        for (hides, amount) in classes.iter_mut().zip(site.amounts) {
+            *hides &= amount.objects <= known::MOST_BLOCKS && site.holds.objects <= known::MOST_HELD;
+        }
+        classes
+    }
+
+    fn matches(&self, frames: &[RuleFrame<'_>], is_of_allocator: impl FnOnce() -> bool) -> bool {
         match &self.matcher {
+            Matcher::OfAllocator => is_of_allocator(),
             Matcher::Any(template) => frames.iter().any(|frame| {
                 let names = frame.functions.iter().chain(&frame.objects).chain(&frame.sources);
                 names.into_iter().any(|name| template.matches(name))
@@ -149,6 +180,22 @@ impl SuppressionRule {
             Matcher::Stack(entries) => pattern::stack_matches(entries, frames),
         }
     }
+}
+
+/// The rules without those for known leaks that hid nothing.
+fn without_idle_known(rules: Vec<Suppression>, leaks: Option<&mut Leaks>) -> Vec<Suppression> {
+    let mut kept = Vec::new();
+    let mut numbers = Vec::new();
+    for rule in rules {
+        numbers.push(kept.len());
+        if !rule.is_known_leak() || rule.is_used() {
+            kept.push(rule);
+        }
+    }
+    for by in leaks.into_iter().flat_map(|leaks| &mut leaks.sites).flat_map(|site| &mut site.suppressed_by) {
+        *by = by.and_then(|rule| numbers.get(rule).copied());
+    }
+    kept
 }
 
 /// Lets a rule hide the classes of a site that no earlier one hides; returns what that is, with what hangs on it.
@@ -231,19 +278,20 @@ fn sources(file: &str) -> Vec<&str> {
 fn warnings(leaks: &Leaks, rules: &[Suppression]) -> Vec<String> {
     let mut warnings = Vec::new();
     let place = |rule: &Suppression| format!("`{}` ({}:{})", rule.rule, rule.file, rule.line);
-    let unused: Vec<&Suppression> = rules.iter().filter(|rule| !rule.is_used()).collect();
+    let known = rules.iter().filter(|rule| rule.is_known_leak()).count();
+    let unused: Vec<&Suppression> = rules.iter().filter(|rule| !rule.is_used() && !rule.is_known_leak()).collect();
     if !unused.is_empty() {
         let named: Vec<String> = unused.iter().take(UNUSED_NAMED).map(|rule| place(rule)).collect();
         let more = unused.len().saturating_sub(UNUSED_NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let (count, all) = (unused.len(), rules.len());
+        let (count, all) = (unused.len(), rules.len() - known);
         warnings.push(format!("{count} of {all} suppression rules hid nothing: {}{more}", named.join(", ")));
     }
     let leaked = |site: &LeakSite| {
         u128::from(site.amounts.first().map_or(0, |amount| amount.bytes)) + u128::from(site.holds.bytes)
     };
     let whole: u128 = leaks.sites.iter().map(leaked).sum();
-    for (index, rule) in rules.iter().enumerate() {
+    for (index, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.is_known_leak()) {
         let by_this = leaks.sites.iter().filter(|site| site.hidden_by(LeakClass::Definite) == Some(index));
         let hidden: u128 = by_this.map(leaked).sum();
         if hidden * 2 > whole {

@@ -19,6 +19,8 @@ pub struct CheckOptions {
     pub policy: Policy,
     /// Files of suppressions.
     pub suppressions: Vec<PathBuf>,
+    /// Whether leaks of libraries that are known don't count.
+    pub known_leaks: bool,
     /// Where to write suppressions for what was found.
     pub gen_suppressions: Option<PathBuf>,
     /// A report.json to compare with.
@@ -107,6 +109,14 @@ pub(super) struct CheckArguments {
     /// too.
     #[arg(long, value_name = "FILE", help_heading = "Judgement")]
     suppressions: Vec<PathBuf>,
+
+    /// Count leaks of libraries that are known, too: what GL drivers, fontconfig, GLib and others allocate once and
+    /// keep, and what an allocator has for itself
+    ///
+    /// They are told as `known: N bytes` otherwise, and don't fail the check. A place that has lost more than 32 blocks
+    /// counts in any case.
+    #[arg(long, help_heading = "Judgement")]
+    no_known_leaks: bool,
 
     /// Write suppressions for all leaks that were found to this file
     #[arg(long, value_name = "FILE", help_heading = "Judgement")]
@@ -231,6 +241,7 @@ pub(super) fn resolve_check(
         run,
         policy,
         suppressions: arguments.suppressions,
+        known_leaks: !arguments.no_known_leaks,
         gen_suppressions: arguments.gen_suppressions,
         baseline: arguments.baseline,
         timeout: arguments.timeout,

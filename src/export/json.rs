@@ -95,7 +95,7 @@ struct Report<'a> {
     frames: &'a [ReportFrame<'a>],
     sites: Sites<'a>,
     advice: Vec<ReportAdvice<'a>>,
-    leaks: Option<ReportLeaks>,
+    leaks: Option<ReportLeaks<'a>>,
     tests: Option<ReportTests<'a>>,
     findings: Vec<ReportFinding<'a>>,
     suppressions: Vec<ReportSuppression<'a>>,

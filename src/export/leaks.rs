@@ -1,5 +1,7 @@
 //! The report that `check` prints at the end: what leaked and where, the errors of the run, what was not checked, the verdict.
 
+mod notes;
+
 use super::findings;
 use super::names;
 use super::output::Outcome;
@@ -19,6 +21,7 @@ use crate::profile::leaks::{
     BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };
 use crate::profile::{Amount, Profile};
+pub(super) use notes::{doubt_sentences, untold_sentence};
 use std::cmp::Reverse;
 use std::fmt::Write;
 
@@ -100,8 +103,12 @@ fn short(out: &mut String, layout: Layout, profile: &Profile, leaks: &Leaks) {
     if possible != Amount::default() {
         let _ = write!(line, "; possibly {} (--leak-kinds possible shows where)", bytes(possible));
     }
-    if leaks.suppressed() != Amount::default() {
-        let _ = write!(line, "; {} suppressed", bytes(leaks.suppressed()));
+    let [suppressed, known] = leaks.suppressed_and_known(&profile.suppressions);
+    if suppressed != Amount::default() {
+        let _ = write!(line, "; {} suppressed", bytes(suppressed));
+    }
+    if known != Amount::default() {
+        let _ = write!(line, "; known: {} (--no-known-leaks shows where)", bytes(known));
     }
     if let Some(errors) = suppressed_errors(profile) {
         let _ = write!(line, "; {errors}");
@@ -145,7 +152,7 @@ pub(super) fn lost_blocks(out: &mut String, layout: Layout, view: &View<'_>, top
 pub(super) fn conclusions(out: &mut String, layout: Layout, profile: &Profile) {
     if let Some(leaks) = &profile.leaks {
         totals(out, layout, leaks, &profile.suppressions);
-        moment(out, layout, leaks);
+        notes::moment(out, layout, leaks);
     }
     if let Some(errors) = suppressed_errors(profile) {
         sections::prose(out, layout, &format!("{errors}."));
@@ -190,6 +197,9 @@ fn class_of_leaks(
     for site in shown {
         let _ = writeln!(out, "\n  {}", site_line(layout, site, class));
         let _ = writeln!(out, "    {}", caller_line(layout, view, site));
+        if class == LeakClass::Possible {
+            notes::doubt(out, layout, site);
+        }
         stack(out, layout, view, site.stack, 6);
     }
     let rest = sites.get(shown.len()..).unwrap_or_default();
@@ -263,17 +273,21 @@ pub(super) fn errors(out: &mut String, layout: Layout, view: &View<'_>, top: usi
 /// One line for each class.
 fn totals(out: &mut String, layout: Layout, leaks: &Leaks, suppressions: &[Suppression]) {
     let [definite, indirect, possible, reachable] = leaks.totals();
-    let suppressed = leaks.suppressed();
-    let used = suppressions.iter().filter(|rule| rule.hidden != Amount::default()).count();
-    let rules = format!("by {} of {}", used, plural(suppressions.len() as u64, "rule"));
+    let [suppressed, known] = leaks.suppressed_and_known(suppressions);
+    let own: Vec<_> = suppressions.iter().filter(|rule| !rule.is_known_leak()).collect();
+    let used = own.iter().filter(|rule| rule.hidden != Amount::default()).count();
+    let rules = format!("by {} of {}", used, plural(own.len() as u64, "rule"));
     let mut rows = vec![
         ("definite", definite, "lost: nothing points to them"),
         ("indirect", indirect, "lost with them: only lost blocks point to them"),
-        ("possible", possible, "only pointers into their insides lead to them"),
+        ("possible", possible, "only inner or tagged pointers lead to them"),
         ("reachable", reachable, "the program can still reach them"),
     ];
-    if !suppressions.is_empty() {
+    if !own.is_empty() {
         rows.push(("suppressed", suppressed, &rules));
+    }
+    if known != Amount::default() {
+        rows.push(("known", known, "of libraries (--no-known-leaks counts them)"));
     }
     let amounts: Vec<_> = rows.iter().map(|(_, amount, _)| (Some(amount.objects), Some(amount.bytes))).collect();
     let columns = table::amounts(&amounts, table::rounded);
@@ -289,35 +303,6 @@ fn totals(out: &mut String, layout: Layout, leaks: &Leaks, suppressions: &[Suppr
         let name = if is_bad { layout.paint.red(&name) } else { name };
         let figures = table::line(&columns, Some(index));
         let _ = writeln!(out, "  {name}  {figures}  {}", layout.paint.dim(meaning));
-    }
-}
-
-/// What it took, and what could not be seen at that moment.
-fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
-    let stopped = duration(leaks.stopped_ns);
-    let looked = format!("{} looked through in {stopped}", human_bytes(leaks.scanned_bytes));
-    let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
-    if leaks.unreadable_bytes > 0 {
-        let unread = human_bytes(leaks.unreadable_bytes);
-        sections::prose(
-            out,
-            layout,
-            &format!("{unread} could not be read: blocks that only pointers there lead to look lost, and may not be."),
-        );
-    }
-    let at_another_moment = match leaks.moment {
-        ScanMoment::Exit | ScanMoment::Request => None,
-        ScanMoment::LastThread => Some(
-            "Memory was read when the last thread ended, not at exit(): the stacks of threads that had ended before were \
-             not looked at.",
-        ),
-        ScanMoment::Program => Some(
-            "Memory was read when the program asked for it (__lsan_do_leak_check), and not at its end: what it has lost \
-             since is not told.",
-        ),
-    };
-    if let Some(told) = at_another_moment {
-        sections::prose(out, layout, told);
     }
 }
 
@@ -461,6 +446,7 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     for class in [LeakClass::Definite, LeakClass::Possible].into_iter().chain(reachable) {
         class_of_leaks(&mut out, layout, &view, leaks, class, (&[true; 4], options.top));
     }
+    notes::doubts(&mut out, layout, &leaks.doubts());
     totals(&mut out, layout, leaks, &profile.suppressions);
     let unread = match leaks.unreadable_bytes {
         0 => String::new(),
@@ -468,6 +454,7 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     };
     let looked = format!("{} looked through{unread}", human_bytes(leaks.scanned_bytes));
     let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
+    notes::untold(&mut out, layout, &leaks.untold);
     if profile.meta.mode.is_attached() {
         sections::prose(
             &mut out,

@@ -1,9 +1,10 @@
 //! The answer of `heaptrace leaks` for a process that nobody has traced: which blocks are lost is known, and not where they were allocated. So they are told by size.
 
+use super::leaks::{doubt_sentences, untold_sentence};
 use super::problems::{leak_sentence, leak_state};
 use super::text::{self, Paint, plural};
 use crate::addr::Addr;
-use crate::leaks::{Path, Scan};
+use crate::leaks::{Doubted, Doubts, Path, Scan, Untold};
 use crate::profile::Amount;
 use crate::profile::leaks::{ClassAmounts, LeakClass};
 use serde_json::{Value, json};
@@ -94,6 +95,17 @@ fn groups(scan: &Scan) -> (Vec<Group>, ClassAmounts) {
     (groups, totals)
 }
 
+/// By what doubtful pointers blocks are reached.
+fn doubts(scan: &Scan) -> Doubts {
+    let mut doubts = Doubts::default();
+    for (number, (block, _)) in scan.blocks().enumerate() {
+        if let Some(doubt) = scan.doubt(number) {
+            doubts.add(doubt, Doubted { blocks: 1, bytes: block.size });
+        }
+    }
+    doubts
+}
+
 /// In words. Ends in a line end.
 pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
     let mut out = String::new();
@@ -147,6 +159,13 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
         let line =
             format!("{unread} could not be read: blocks that only pointers there lead to look lost, and may not be.");
         let _ = writeln!(out, "{}", text::wrap(&line, 0, WIDTH));
+    }
+    for sentence in doubt_sentences(&doubts(report.scan)) {
+        let _ = writeln!(out, "{}", text::wrap(&sentence, 0, WIDTH));
+    }
+    let untold: Vec<String> = report.scan.untold().into_iter().map(|untold| untold.name().to_owned()).collect();
+    if let Some(sentence) = untold_sentence(&untold) {
+        let _ = writeln!(out, "{}", text::wrap(&sentence, 0, WIDTH));
     }
     if report.findings > 0 {
         let why = if report.in_motion { ", as threads were changing it" } else { "" };
@@ -205,6 +224,12 @@ pub fn json(report: &LostReport<'_>) -> String {
     leaks.insert("stopped_ns".to_owned(), json!(report.stood_ns));
     leaks.insert("scanned_bytes".to_owned(), json!(report.scan.scanned_bytes()));
     leaks.insert("unreadable_bytes".to_owned(), json!(report.scan.unreadable_bytes()));
+    let untold: Vec<&str> = report.scan.untold().into_iter().map(Untold::name).collect();
+    leaks.insert("untold".to_owned(), json!(untold));
+    let doubts = doubts(report.scan).told();
+    let doubts =
+        doubts.iter().map(|(doubt, of)| json!({ "doubt": doubt.name(), "blocks": of.blocks, "bytes": of.bytes }));
+    leaks.insert("doubts".to_owned(), doubts.collect());
     let sizes: Vec<Value> = groups
         .iter()
         .map(|group| {

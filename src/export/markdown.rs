@@ -41,7 +41,9 @@ pub(crate) fn write(view: &View<'_>, top: usize, out: &mut dyn Write) -> io::Res
         let [definite, indirect, possible, reachable] = leaks.totals();
         let _ = writeln!(text, "\n| at exit | blocks | bytes |\n|---|--:|--:|");
         let rows = [("definite", definite), ("indirect", indirect), ("possible", possible), ("reachable", reachable)];
-        for (name, amount) in rows.into_iter().chain([("suppressed", leaks.suppressed())]) {
+        let [suppressed, known] = leaks.suppressed_and_known(&profile.suppressions);
+        let known = (known.objects > 0).then_some(("known", known));
+        for (name, amount) in rows.into_iter().chain([("suppressed", suppressed)]).chain(known) {
             let _ = writeln!(text, "| {name} | {} | {} |", grouped(amount.objects), grouped(amount.bytes));
         }
     }

@@ -161,6 +161,7 @@ fn leaks() -> Leaks {
         path: None,
         suppressed_by: [None; 4],
         baseline: [None; 4],
+        doubts: Default::default(),
     };
     let none = Amount::default();
     let path = RetentionPath {
@@ -177,6 +178,7 @@ fn leaks() -> Leaks {
         copied: false,
         scanned_bytes: 12_345_678,
         unreadable_bytes: 0,
+        untold: Vec::new(),
         sites: vec![
             LeakSite {
                 holds: amount(2, 128),

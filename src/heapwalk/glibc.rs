@@ -8,6 +8,7 @@
 //! they were: their lists tell.
 
 mod arenas;
+mod foreign;
 mod lists;
 mod mapped;
 mod parameters;
@@ -19,6 +20,7 @@ use crate::maps::{Kind, Mapping};
 use crate::memory::ReadMemory;
 use arenas::Found;
 pub use arenas::{BINS_WORDS, bins_in};
+pub use foreign::foreign;
 use parameters::Parameters;
 use std::ops::Range;
 

@@ -8,10 +8,11 @@ use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use crate::heapwalk::census::Pages;
 use crate::heapwalk::{self, Allocator, Sources, Walk};
-use crate::leaks::Roots;
 use crate::leaks::roots::{self, HeapLayout, RootSources, ThreadState};
+use crate::leaks::{KernelHeld, Roots};
 use crate::maps::{Kind, Mapping};
 use crate::memory::{ReadAgain, ReadMemory};
+use crate::tracer::kernelheld::{self, Held};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
 use crate::tracer::root::TargetRoot;
@@ -34,6 +35,8 @@ pub(super) struct Seen {
     pub(super) pages: Pages,
     /// The resident memory as the kernel tells it, in bytes.
     pub(super) resident: Option<u64>,
+    /// What the kernel holds for it.
+    kernel: KernelHeld,
     /// What it was seen in, if it is no live process.
     core: Option<Arc<Core>>,
 }
@@ -45,7 +48,8 @@ impl Seen {
         let mappings = procfs::mappings(tid)?;
         let states = threads.iter().map(|thread| state(pid, thread)).collect();
         let names = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
-        Ok(Self { pid, tid, mappings, states, names, pages: Pages::default(), resident: None, core: None })
+        let kernel = held_by_kernel(pid, &mappings);
+        Ok(Self { pid, tid, mappings, states, names, pages: Pages::default(), resident: None, kernel, core: None })
     }
 
     /// What a core shows.
@@ -61,6 +65,7 @@ impl Seen {
             names: BTreeMap::new(),
             pages: Pages { resident: core.pages(), swapped: Vec::new() },
             resident: None,
+            kernel: KernelHeld::default(),
             core: Some(Arc::clone(core)),
         }
     }
@@ -128,6 +133,7 @@ impl Seen {
             threads: &self.states,
             pid: self.pid,
             registered: &[],
+            kernel: &self.kernel,
             blocks,
             layout,
             owned: &owned,
@@ -148,6 +154,15 @@ impl Seen {
     pub(super) fn stack_pointers(&self) -> Vec<Addr> {
         self.states.iter().filter_map(|state| state.sp.map(Addr)).collect()
     }
+}
+
+/// What the kernel holds for a process whose threads are not to be disturbed by calls: they are not asked for their
+/// signal stacks.
+fn held_by_kernel(pid: i32, mappings: &[Mapping]) -> KernelHeld {
+    let Held { timers, epoll, has_aio, has_io_uring } = kernelheld::of(pid, mappings);
+    let mut held = KernelHeld::new(timers, epoll, has_aio, has_io_uring);
+    held.add_signal_stacks(None);
+    held
 }
 
 /// Where a thread stands, as far as it can be told.

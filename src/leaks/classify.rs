@@ -3,11 +3,15 @@
 use super::edges::NO_WORD;
 use super::graph::{Graph, RootPlace};
 use super::index::BlockIndex;
-use super::{RootKind, Roots};
+use super::{Doubt, RootKind, Roots, Untold};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use crate::leakclass::LeakClass;
+use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
+
+/// The smallest signal stack that the kernel takes, in bytes (`MINSIGSTKSZ`, signal(7)).
+const LEAST_SIGNAL_STACK: u64 = 2048;
 
 /// How a block was come to.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +36,8 @@ pub struct Scan {
     via: Vec<Via>,
     /// How far behind a block's start the pointer points that `via` means.
     offsets: Vec<u64>,
+    /// Blocks that pointers with tags led to.
+    tagged: FxHashSet<u32>,
     scanned_bytes: u64,
     unreadable_bytes: u64,
 }
@@ -67,14 +73,15 @@ impl Graph {
             classes: vec![LeakClass::Definite; blocks],
             via: vec![Via::Nothing; blocks],
             offsets: vec![0; blocks],
+            tagged: FxHashSet::default(),
             graph: &self,
         };
         let candidates = walk.reachable();
         walk.possible(candidates);
         walk.leaked();
-        let Walk { classes, via, offsets, .. } = walk;
+        let Walk { classes, via, offsets, tagged, .. } = walk;
         let Self { index, roots, scanned_bytes, unreadable_bytes, .. } = self;
-        Scan { index, roots, classes, via, offsets, scanned_bytes, unreadable_bytes }
+        Scan { index, roots, classes, via, offsets, tagged, scanned_bytes, unreadable_bytes }
     }
 }
 
@@ -84,6 +91,7 @@ struct Walk<'a> {
     classes: Vec<LeakClass>,
     via: Vec<Via>,
     offsets: Vec<u64>,
+    tagged: FxHashSet<u32>,
 }
 
 /// A block and how many blocks lie before it on the way.
@@ -96,6 +104,7 @@ struct Candidate {
     depth: u32,
     via: Via,
     offset: u64,
+    tagged: bool,
 }
 
 impl Walk<'_> {
@@ -110,7 +119,13 @@ impl Walk<'_> {
             if edge.as_start {
                 self.reach(edge.target, via, edge.offset, 0, &mut queue);
             } else {
-                candidates.add(Candidate { block: edge.target, depth: 0, via, offset: edge.offset });
+                candidates.add(Candidate {
+                    block: edge.target,
+                    depth: 0,
+                    via,
+                    offset: edge.offset,
+                    tagged: edge.tagged,
+                });
             }
         }
         while let Some((from, depth)) = queue.pop_front() {
@@ -126,7 +141,7 @@ impl Walk<'_> {
                 if interior.as_start {
                     self.reach(edge.target, via, offset, depth, &mut queue);
                 } else if self.is_new(edge.target) {
-                    candidates.add(Candidate { block: edge.target, depth, via, offset });
+                    candidates.add(Candidate { block: edge.target, depth, via, offset, tagged: interior.tagged });
                 }
             }
         }
@@ -147,11 +162,14 @@ impl Walk<'_> {
         let mut queue: VecDeque<AtDepth> = VecDeque::new();
         loop {
             let next_depth = queue.front().map_or(u32::MAX, |(_, depth)| *depth);
-            if let Some(Candidate { block, depth, via, offset }) =
+            if let Some(Candidate { block, depth, via, offset, tagged }) =
                 candidates.next_if(|candidate| candidate.depth <= next_depth)
             {
                 if self.is_new(block) {
                     self.set(block, LeakClass::Possible, via, offset);
+                    if tagged {
+                        self.tagged.insert(block);
+                    }
                     // candidates of a depth come before the first block of that depth is taken: none deeper waits yet
                     queue.push_back((block, depth));
                 }
@@ -162,7 +180,11 @@ impl Walk<'_> {
             for is_start in [true, false] {
                 for edge in edges.of(from).iter().filter(|edge| edges.interior(**edge).is_none() == is_start) {
                     if self.is_new(edge.target) {
-                        let offset = edges.interior(*edge).map_or(0, |interior| interior.offset);
+                        let interior = edges.interior(*edge);
+                        let offset = interior.map_or(0, |interior| interior.offset);
+                        if interior.is_some_and(|interior| interior.tagged) {
+                            self.tagged.insert(edge.target);
+                        }
                         self.set(
                             edge.target,
                             LeakClass::Possible,
@@ -280,6 +302,18 @@ impl Scan {
         }
     }
 
+    /// How the pointer leads to a possibly leaked block that the way to it ends with; None where that leads to its
+    /// start, or of another block.
+    pub fn doubt(&self, number: usize) -> Option<Doubt> {
+        let offset = *self.offsets.get(number).filter(|_| self.classes.get(number) == Some(&LeakClass::Possible))?;
+        let is_tagged = self.tagged.contains(&u32::try_from(number).ok()?);
+        match offset {
+            _ if is_tagged => Some(Doubt::Tagged),
+            0 => None,
+            offset => Some(Doubt::Behind(offset)),
+        }
+    }
+
     /// A way from a root to a reachable or possibly leaked block with as few blocks on it as there can be; None for others.
     /// To a reachable block it has pointers to starts only.
     pub fn path_to(&self, number: usize) -> Option<Path> {
@@ -309,6 +343,15 @@ impl Scan {
                 }
             }
         }
+    }
+
+    /// Where the kernel may hold pointers that it tells nobody: blocks that only it leads to look lost. Nothing if none
+    /// does.
+    pub fn untold(&self) -> Vec<Untold> {
+        let lost = self.blocks().filter(|(_, class)| *class == LeakClass::Definite).map(|(block, _)| block.size).max();
+        let may_be_held =
+            |untold: &Untold| lost.is_some_and(|lost| *untold != Untold::SignalStacks || lost >= LEAST_SIGNAL_STACK);
+        self.roots.untold.iter().copied().filter(may_be_held).collect()
     }
 
     /// How many bytes of roots and blocks were looked through.

@@ -42,6 +42,8 @@ pub(super) struct Interior {
     word: u32,
     /// Whether it counts as a pointer to the start.
     pub(super) as_start: bool,
+    /// Whether it has a tag in its upper bits.
+    pub(super) tagged: bool,
 }
 
 /// The pointers of all blocks, in the order of the blocks, those of one in the order of their places.
@@ -60,20 +62,20 @@ impl Edges {
         Self { ends: Vec::with_capacity(blocks), ..Self::default() }
     }
 
-    /// Adds a pointer of `block`, so far behind the start of `target`. Blocks come in order.
-    pub(super) fn push(&mut self, block: u32, target: u32, word: u32, offset: u64) {
+    /// Adds a pointer of `block`, so far behind the start of `target`, and tagged or not. Blocks come in order.
+    pub(super) fn push(&mut self, block: u32, target: u32, word: u32, (offset, tagged): (u64, bool)) {
         self.end_blocks(block as usize);
         if self.all.len() >= u32::MAX as usize {
             self.left_out += 1;
             return;
         }
         let number = self.interiors.len() as u32;
-        let fits = offset == 0 && (word < NO_PLACE || word == NO_WORD);
+        let fits = offset == 0 && !tagged && (word < NO_PLACE || word == NO_WORD);
         if fits || number >= INSIDE {
             self.all.push(Edge { target, place: word.min(NO_PLACE) });
         } else {
             self.all.push(Edge { target, place: INSIDE | number });
-            self.interiors.push(Interior { offset, word, as_start: offset == 0 });
+            self.interiors.push(Interior { offset, word, as_start: offset == 0 && !tagged, tagged });
         }
     }
 

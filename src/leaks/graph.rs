@@ -26,6 +26,8 @@ pub(super) struct RootEdge {
     pub(super) target: u32,
     pub(super) as_start: bool,
     pub(super) offset: u64,
+    /// Whether it has a tag in its upper bits.
+    pub(super) tagged: bool,
 }
 
 /// All pointers from roots and blocks to blocks: what must be read while the target stands still.
@@ -84,8 +86,14 @@ impl Pointers {
         let mut edges = blocks.edges;
         let mut pointers: Vec<_> = edges
             .interiors()
+            .filter(|(_, interior)| !interior.tagged)
             .map(|(target, interior)| (target, interior.offset, &mut interior.as_start))
-            .chain(from_roots.iter_mut().map(|edge| (edge.target, edge.offset, &mut edge.as_start)))
+            .chain(
+                from_roots
+                    .iter_mut()
+                    .filter(|edge| !edge.tagged)
+                    .map(|edge| (edge.target, edge.offset, &mut edge.as_start)),
+            )
             .filter(|(_, offset, _)| *offset != 0)
             .collect();
         // in the order of addresses, so that each page is read once

@@ -29,6 +29,36 @@ struct Region {
     bucket: usize,
 }
 
+/// The bits of a word that are an address in user space.
+pub(super) const ADDRESS: u64 = (1 << 48) - 1;
+
+/// The lowest bits of a pointer that are no part of it where it has a tag there: blocks begin at multiples of this.
+pub(super) const LOW_TAG: u64 = 8;
+
+/// Where blocks lie: a quick test of words.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// From the first block to the last one: start and length.
+    all: (u64, u64),
+    /// The same before and behind the widest gap. Text has bits where a tag would be: in the gap lies what looks like
+    /// it.
+    parts: [(u64, u64); 2],
+}
+
+impl Span {
+    /// Whether a word may be a pointer to a block, with a tag in its upper 16 bits or without one.
+    pub(super) fn may_hold(&self, word: u64) -> bool {
+        let within = |(start, len): (u64, u64), word: u64| word.wrapping_sub(start) < len;
+        within(self.all, word) || word > ADDRESS && self.parts.iter().any(|part| within(*part, word & ADDRESS))
+    }
+
+    /// A word that [`Self::may_hold`] without its tag, and whether it has one.
+    pub(super) const fn untagged(&self, word: u64) -> (u64, bool) {
+        let is_tagged = word > ADDRESS && word.wrapping_sub(self.all.0) >= self.all.1;
+        if is_tagged { (word & ADDRESS, true) } else { (word, false) }
+    }
+}
+
 /// The sorted blocks.
 #[derive(Clone, Debug)]
 pub struct BlockIndex {
@@ -143,6 +173,31 @@ impl BlockIndex {
             (Some(first), Some(last)) => (first.start, last.end - first.start),
             _ => (0, 0),
         }
+    }
+
+    /// The same for pointers that may have a tag.
+    pub(super) fn spans(&self) -> Span {
+        let of = |regions: &[Region]| match (regions.first(), regions.last()) {
+            (Some(first), Some(last)) => (first.start, last.end - first.start),
+            _ => (0, 0),
+        };
+        let gap = |at: usize| {
+            let pair = self.regions.get(at - 1).zip(self.regions.get(at));
+            pair.map_or(0, |(before, behind)| behind.start.saturating_sub(before.end))
+        };
+        let widest = (1..self.regions.len()).max_by_key(|at| gap(*at)).unwrap_or(self.regions.len());
+        let (before, behind) = self.regions.split_at(widest);
+        Span { all: self.span(), parts: [of(before), of(behind)] }
+    }
+
+    /// The block that a word points to, how far behind its start, and whether the word has a tag in its upper 16 bits:
+    /// then the rest must be the start.
+    pub(super) fn pointed(&self, word: u64) -> Option<(u32, u64, bool)> {
+        if let Some((target, offset)) = self.find(word) {
+            return Some((target, offset, false));
+        }
+        let (target, offset) = (word > ADDRESS).then(|| self.find(word & ADDRESS)).flatten()?;
+        (offset < LOW_TAG).then_some((target, offset, true))
     }
 
     /// The innermost block that holds `addr`, or else the one that it [`points_behind`]; and how far behind its start that is.

@@ -9,7 +9,7 @@
 mod glibc;
 mod pieces;
 
-use super::{RootKind, RootWord, Roots};
+use super::{KernelHeld, RootKind, RootWord, Roots};
 use crate::addr::{Addr, ModuleId};
 use crate::arch::xsave::VectorWord;
 use crate::arch::{PAGE_SIZE, Regs, reg};
@@ -119,6 +119,8 @@ pub struct RootSources<'a> {
     pub pid: i32,
     /// Memory whose pointers count, as the program has said; not all of it need be there.
     pub registered: &'a [Range<Addr>],
+    /// What the kernel holds.
+    pub kernel: &'a KernelHeld,
     /// The allocator's live blocks, sorted by address; without those of functions that the user declared, which may lie in any
     /// memory.
     pub blocks: &'a [LiveBlock],
@@ -142,8 +144,14 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     for mapping in sources.mappings.iter().filter(|mapping| may_hold_roots(mapping)) {
         pieces.add(&mapping.range(), RootKind::Anonymous);
     }
-    for page in page_tails(sources.modules) {
-        pieces.subtract(&page);
+    let has_glibc = sources.modules.iter().any(|module| module.glibc.is_some());
+    for (module, rest) in page_rests(sources.modules) {
+        pieces.subtract(&rest);
+        if has_glibc {
+            for part in readable_parts(&rest, sources.mappings) {
+                pieces.add(&part, RootKind::Data { module });
+            }
+        }
     }
     let owned = match sources.layout {
         _ if !sources.heap_is_known => Vec::new(),
@@ -172,12 +180,14 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     // The C library keeps an ended thread's table for the next one on that stack.
     let kept = descriptors.into_iter().filter_map(|tcb| thread_vector(tcb, memory));
     words.extend(kept.map(|value| RootWord { value, kind: RootKind::Anonymous }));
-    Roots { ranges: pieces.into_ranges(), words }
+    words.extend(sources.kernel.words());
+    Roots { ranges: pieces.into_ranges(), words, untold: sources.kernel.untold.clone() }
 }
 
-/// Writable memory of the program.
+/// Memory of the program that it can write to, or could: pages without a file are made read-only when what they hold is
+/// complete.
 fn may_hold_roots(mapping: &Mapping) -> bool {
-    mapping.perms.write && is_readable(mapping)
+    is_readable(mapping) && (mapping.perms.write || mapping.kind == Kind::Anonymous)
 }
 
 /// What of `region` can be read.
@@ -201,9 +211,11 @@ fn is_readable(mapping: &Mapping) -> bool {
     }
 }
 
-/// What lies in the pages of modules' data, but before or behind the data: musl gives it to its allocator.
-fn page_tails(modules: &[ModuleData]) -> Vec<Range<Addr>> {
-    let mut tails = Vec::new();
+/// What lies in the pages of modules' data, but before, between or behind the data. musl gives it to its allocator;
+/// glibc's dynamic linker keeps there what it allocates before there is an allocator, the program's own `link_map`
+/// among it (elf/dl-minimal-malloc.c).
+fn page_rests(modules: &[ModuleData]) -> Vec<(ModuleId, Range<Addr>)> {
+    let mut rests = Vec::new();
     for module in modules {
         for range in &module.ranges {
             let first = Addr(range.start.0 / PAGE_SIZE * PAGE_SIZE);
@@ -211,15 +223,15 @@ fn page_tails(modules: &[ModuleData]) -> Vec<Range<Addr>> {
             let is_data = |at: Addr| module.ranges.iter().any(|other| other.contains(&at));
             // Two segments may share a page.
             if first < range.start && !is_data(range.start.sub(1)) {
-                tails.push(first..range.start);
+                rests.push((module.id, first..range.start));
             }
             if range.end < last && !is_data(range.end) {
                 let next = module.ranges.iter().map(|other| other.start).filter(|&start| start >= range.end).min();
-                tails.push(range.end..next.map_or(last, |next| next.min(last)));
+                rests.push((module.id, range.end..next.map_or(last, |next| next.min(last))));
             }
         }
     }
-    tails
+    rests
 }
 
 /// The mappings that hold blocks.

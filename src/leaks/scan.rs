@@ -4,7 +4,7 @@ use super::Roots;
 use super::edges::{Edges, NO_WORD};
 use super::graph::{RootEdge, RootPlace};
 use super::heuristics::MappedFiles;
-use super::index::{BlockIndex, WORD, end_of};
+use super::index::{BlockIndex, LOW_TAG, Span, WORD, end_of};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use crate::memory::ReadMemory;
@@ -28,7 +28,9 @@ struct Hit {
     block: u32,
     /// As in [`Edge`].
     word: u32,
+    /// Without a tag.
     value: u64,
+    tagged: bool,
 }
 
 /// So many starts are looked through one after the other. Where blocks are spread evenly, it is one or two.
@@ -73,8 +75,9 @@ impl BlockEdges<'_> {
                 Some(exact) => Some((near.start + exact as u32, 0)),
                 None => index.find_among(near, hit.value),
             };
-            if let Some((target, offset)) = found.filter(|(target, _)| *target != hit.block) {
-                edges.push(hit.block - *first, target, hit.word, offset);
+            let counts = |(target, offset): &(u32, u64)| *target != hit.block && (!hit.tagged || *offset < LOW_TAG);
+            if let Some((target, offset)) = found.filter(counts) {
+                edges.push(hit.block - *first, target, hit.word, (offset, hit.tagged));
             }
         }
     }
@@ -140,7 +143,7 @@ impl PartRead {
 
 fn read_blocks(edges: &mut BlockEdges<'_>, part: Range<usize>, reader: &mut Reader<'_>, beside: &mut impl Beside) {
     let index = edges.index;
-    let (blocks, span) = (index.blocks(), index.span());
+    let (blocks, span) = (index.blocks(), &index.spans());
     for (i, block) in blocks.iter().enumerate().take(part.end).skip(part.start) {
         let number = i as u32;
         let (start, end) = (block.addr.0, block.addr.0.saturating_add(block.size));
@@ -150,8 +153,9 @@ fn read_blocks(edges: &mut BlockEdges<'_>, part: Range<usize>, reader: &mut Read
             // runs of one value: fill patterns, arrays of one pointer
             if value != last {
                 let word = u32::try_from(at / WORD - first_word).unwrap_or(NO_WORD);
-                edges.note(Hit { block: number, word, value });
                 last = value;
+                let (value, tagged) = span.untagged(value);
+                edges.note(Hit { block: number, word, value, tagged });
             }
         };
         let holds_blocks = blocks.get(i + 1).is_some_and(|next| next.addr.0 < end);
@@ -162,9 +166,12 @@ fn read_blocks(edges: &mut BlockEdges<'_>, part: Range<usize>, reader: &mut Read
             let ahead = || if holds_blocks || block.size >= SPARSE { start } else { read_through(blocks, i) };
             reader.show(start, wanted, ahead, |bytes, memory| {
                 beside.look(i, block, bytes, memory);
-                for_words(bytes, span, |at, value| {
+                for_pointers(bytes, span, |at, value| {
                     if is_all {
                         note(start + at as u64, value);
+                    }
+                    if span.untagged(value).1 {
+                        return;
                     }
                     beside.pointer(value, bytes.get(at + WORD as usize..).unwrap_or(&[]), memory);
                 });
@@ -182,7 +189,7 @@ fn read_blocks(edges: &mut BlockEdges<'_>, part: Range<usize>, reader: &mut Read
         }
         if let Some(outer) = index.outer(number) {
             edges.look_up();
-            edges.edges.push(number - edges.first, outer, NO_WORD, 0);
+            edges.edges.push(number - edges.first, outer, NO_WORD, (0, false));
         }
     }
     edges.look_up();
@@ -194,6 +201,16 @@ pub fn for_words(bytes: &[u8], span: (u64, u64), mut note: impl FnMut(usize, u64
     for (number, word) in bytes.chunks_exact(WORD as usize).enumerate() {
         let value = u64::from_le_bytes(word.try_into().unwrap_or_default());
         if value.wrapping_sub(span.0) < span.1 {
+            note(number * WORD as usize, value);
+        }
+    }
+}
+
+/// The same for words that may be pointers with a tag, too.
+fn for_pointers(bytes: &[u8], span: &Span, mut note: impl FnMut(usize, u64)) {
+    for (number, word) in bytes.chunks_exact(WORD as usize).enumerate() {
+        let value = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        if span.may_hold(value) {
             note(number * WORD as usize, value);
         }
     }
@@ -216,10 +233,11 @@ pub(super) fn read_roots(index: &BlockIndex, roots: &Roots, every: bool, reader:
     let mut edges = Vec::new();
     let mut seen = FxHashSet::default();
     let mut note = |place: RootPlace, value: u64, as_start: bool| {
-        if let Some((target, offset)) = index.find(value)
+        if let Some((target, offset, tagged)) = index.pointed(value)
             && (every || seen.insert((value, as_start)))
         {
-            edges.push(RootEdge { place, target, as_start: as_start || offset == 0, offset });
+            let as_start = as_start || offset == 0 && !tagged;
+            edges.push(RootEdge { place, target, as_start, offset, tagged });
         }
     };
     for (i, word) in roots.words.iter().enumerate() {
@@ -230,10 +248,10 @@ pub(super) fn read_roots(index: &BlockIndex, roots: &Roots, every: bool, reader:
         let (start, end) = (range.start.0, range.end.0);
         if range.kind.may_hold_blocks() {
             for (start, end) in index.free_parts(start, end, index.first_behind(range.start)) {
-                reader.words(start, end, || end, index.span(), &mut note);
+                reader.words(start, end, || end, &index.spans(), &mut note);
             }
         } else {
-            reader.words(start, end, || end, index.span(), &mut note);
+            reader.words(start, end, || end, &index.spans(), &mut note);
         }
     }
     edges
@@ -256,16 +274,9 @@ impl<'a> Reader<'a> {
         Self { memory, files, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 }
     }
 
-    /// Calls `note` with place and value of each aligned word between `start` and `end` whose value lies in `span` (start and
-    /// length). If memory must be read, it may be read up to `ahead()`: more words will be asked for.
-    fn words(
-        &mut self,
-        start: u64,
-        end: u64,
-        ahead: impl Fn() -> u64,
-        span: (u64, u64),
-        note: &mut impl FnMut(u64, u64),
-    ) {
+    /// Calls `note` with place and value of each aligned word between `start` and `end` that may point into `span`,
+    /// with a tag or without one. If memory must be read, it may be read up to `ahead()`: more words will be asked for.
+    fn words(&mut self, start: u64, end: u64, ahead: impl Fn() -> u64, span: &Span, note: &mut impl FnMut(u64, u64)) {
         if end.saturating_sub(start) < SPARSE {
             self.touched_words(start, end, ahead, span, note);
             return;
@@ -299,7 +310,7 @@ impl<'a> Reader<'a> {
         start: u64,
         end: u64,
         ahead: impl Fn() -> u64,
-        span: (u64, u64),
+        span: &Span,
         note: &mut impl FnMut(u64, u64),
     ) {
         let Some(mut at) = start.checked_next_multiple_of(WORD) else { return };
@@ -313,7 +324,7 @@ impl<'a> Reader<'a> {
             let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(held.len());
             let held = held.get(..wanted).unwrap_or(&[]);
             let n = held.len() as u64 / WORD * WORD;
-            for_words(held, span, |place, value| note(at + place as u64, value));
+            for_pointers(held, span, |place, value| note(at + place as u64, value));
             self.scanned += n;
             at += n;
             if n == 0 {

@@ -25,10 +25,10 @@ impl Graph {
                 let word = (first.wrapping_add(at) / WORD).wrapping_sub(first.div_ceil(WORD));
                 u32::try_from(word).unwrap_or(NO_WORD)
             });
-            edges.push(block, pointer.target, word, pointer.into);
+            edges.push(block, pointer.target, word, (pointer.into, false));
         }
         edges.end_blocks(blocks.len());
-        let roots = Roots { ranges: Vec::new(), words: Vec::new() };
+        let roots = Roots::default();
         Ok(Self { index, roots, from_roots: Vec::new(), edges, scanned_bytes: 0, unreadable_bytes: 0 })
     }
 }

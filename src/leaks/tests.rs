@@ -89,7 +89,7 @@ impl Target {
 
     fn roots(&self) -> Roots {
         let range = RootRange { start: Addr(ROOTS), end: Addr(ROOTS + self.root_size), kind: RootKind::Anonymous };
-        Roots { ranges: vec![range], words: self.words.clone() }
+        Roots { ranges: vec![range], words: self.words.clone(), ..Roots::default() }
     }
 
     fn scan_with(&mut self, options: &ScanOptions) -> Scan {
@@ -388,7 +388,7 @@ fn a_list_of_a_million_blocks() {
     assert_eq!(leaked.leader(order(N - 1) as usize), Some(order(0) as usize));
     let words = vec![RootWord { value: node(order(0)), kind: RootKind::Anonymous }];
     let live =
-        Graph::read(blocks, &Roots { ranges: Vec::new(), words }, &mut image, &ScanOptions::default()).classify();
+        Graph::read(blocks, &Roots { words, ..Roots::default() }, &mut image, &ScanOptions::default()).classify();
     assert!(live.blocks().all(|(_, class)| class == Reachable));
     assert_eq!(live.path_to(order(N - 1) as usize).unwrap().steps.len(), N as usize);
 }

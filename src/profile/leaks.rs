@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 pub use crate::leakclass::LeakClass;
+pub use crate::leaks::{Doubt, Doubted, Doubts};
 
 /// Objects and bytes by class, indexed by `LeakClass as usize`.
 pub type ClassAmounts = [Amount; 4];
@@ -39,6 +40,8 @@ pub struct LeakSite {
     /// Indirectly leaked blocks, wherever allocated, that hang on the definitely leaked ones of this site: each indirect block
     /// hangs on one site only.
     pub holds: Amount,
+    /// By what pointers its possibly leaked blocks are reached, where those are doubtful themselves.
+    pub doubts: Doubts,
     /// The way from a root to the largest reachable block of this site, or else to the largest possible one.
     pub path: Option<RetentionPath>,
     /// For each class an index into [`super::Profile::suppressions`]: the rule that hides the site's blocks of this class from the
@@ -160,6 +163,9 @@ impl BaselineStatus {
     }
 }
 
+/// Where the rules stand for leaks of libraries that are known, with the version of their table.
+pub const KNOWN_LEAKS: &str = "known leaks of libraries, version 1";
+
 /// What one suppression rule did.
 #[derive(Clone, Debug)]
 pub struct Suppression {
@@ -180,6 +186,11 @@ impl Suppression {
     pub fn is_used(&self) -> bool {
         self.hidden != Amount::default() || self.hidden_errors > 0
     }
+
+    /// Whether it is of [`KNOWN_LEAKS`], and not the user's.
+    pub fn is_known_leak(&self) -> bool {
+        self.file.starts_with("known leaks of libraries")
+    }
 }
 
 /// The result of a leak scan.
@@ -195,6 +206,9 @@ pub struct Leaks {
     pub scanned_bytes: u64,
     /// How many bytes of roots and blocks could not be read: blocks that only pointers there lead to look lost.
     pub unreadable_bytes: u64,
+    /// Where the kernel may hold pointers that it tells nobody, by name (`aio`, `io_uring`, …): blocks that only it
+    /// leads to look lost.
+    pub untold: Vec<String>,
     /// All sites with live blocks, the most leaked bytes (definite and what they hold) first.
     pub sites: Vec<LeakSite>,
     /// The block that was asked for, if it is live.
@@ -253,6 +267,23 @@ impl Leaks {
     pub fn suppressed(&self) -> Amount {
         let hidden = self.sum(|site, class| site.hidden_by(class).is_some());
         hidden.into_iter().fold(Amount::default(), Amount::plus)
+    }
+
+    /// Of [`Self::suppressed`], what the user's rules hide, and what is known of libraries ([`KNOWN_LEAKS`]).
+    pub fn suppressed_and_known(&self, rules: &[Suppression]) -> [Amount; 2] {
+        let is_known = |rule: usize| rules.get(rule).is_some_and(Suppression::is_known_leak);
+        [false, true].map(|known| {
+            let hidden = self.sum(|site, class| site.hidden_by(class).is_some_and(|rule| is_known(rule) == known));
+            hidden.into_iter().fold(Amount::default(), Amount::plus)
+        })
+    }
+
+    /// By what doubtful pointers the possibly leaked blocks are reached that are not suppressed.
+    pub fn doubts(&self) -> Doubts {
+        let mut doubts = Doubts::default();
+        let shown = self.sites.iter().filter(|site| site.hidden_by(LeakClass::Possible).is_none());
+        shown.for_each(|site| doubts.merge(&site.doubts));
+        doubts
     }
 
     /// Whether the sites were compared with a baseline.
@@ -359,6 +390,7 @@ mod tests {
                 alloc_fn: 0,
                 amounts: [Amount::default(), Amount::default(), Amount::default(), *reachable],
                 holds: Amount::default(),
+                doubts: Doubts::default(),
                 path: None,
                 suppressed_by: [None; 4],
                 baseline: [None; 4],
@@ -369,6 +401,7 @@ mod tests {
                 copied: false,
                 scanned_bytes: 0,
                 unreadable_bytes: 0,
+                untold: Vec::new(),
                 sites: reachable.iter().map(site).collect(),
                 asked: None,
             }

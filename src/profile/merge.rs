@@ -256,6 +256,7 @@ impl Merger {
             copied: leaks.copied,
             scanned_bytes: 0,
             unreadable_bytes: 0,
+            untold: Vec::new(),
             sites: Vec::new(),
             asked: None,
         });
@@ -263,6 +264,9 @@ impl Merger {
         merged.copied &= leaks.copied;
         merged.scanned_bytes += leaks.scanned_bytes;
         merged.unreadable_bytes += leaks.unreadable_bytes;
+        merged.untold.extend(leaks.untold);
+        merged.untold.sort_unstable();
+        merged.untold.dedup();
         for mut site in leaks.sites {
             site.stack = stack(site.stack);
             site.thread = string(site.thread);
@@ -324,6 +328,7 @@ fn add_site(known: &mut LeakSite, site: LeakSite) {
     }
     known.holds = known.holds.plus(site.holds);
     known.path = known.path.take().or(site.path);
+    known.doubts.merge(&site.doubts);
     for (mine, other) in known.suppressed_by.iter_mut().zip(site.suppressed_by) {
         *mine = mine.or(other);
     }

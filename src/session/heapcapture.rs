@@ -8,7 +8,7 @@ use crate::addr::{Addr, FunctionId};
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey, Snapshot};
 use crate::leaks::roots::{HeapLayout, ModuleData, RootSources, ThreadState, find};
-use crate::leaks::{Graph, RootKind, RootWord, ScanOptions};
+use crate::leaks::{Graph, KernelHeld, RootKind, RootWord, ScanOptions};
 use crate::maps::Mapping;
 use crate::memory::ReadMemory;
 use crate::profile::leaks::ScanMoment;
@@ -38,6 +38,7 @@ pub(super) struct HeapSources {
     pub(super) layout: HeapLayout,
     /// See [`RootSources::heap_is_known`].
     pub(super) heap_is_known: bool,
+    pub(super) kernel: KernelHeld,
     /// Blocks that the program says are no leaks.
     pub(super) ignored: Vec<Addr>,
     pub(super) table: Arc<AllocatorTable>,
@@ -71,6 +72,7 @@ impl HeapSources {
             threads: &self.threads,
             pid: self.pid,
             registered: &self.registered,
+            kernel: &self.kernel,
             blocks: &allocators,
             layout: self.layout,
             owned: &[],

@@ -79,7 +79,7 @@ impl Process {
             self.on_test(hit, &regs)?;
         }
         if purposes.tags & EXIT_TAG != 0 {
-            self.on_libc_exit(tid, raw, stops)?;
+            self.on_libc_exit(thread, raw, stops)?;
         }
         if self.space.has_deferred() {
             self.space.place_deferred(Some(&Helper::at_trap(thread, raw)))?;

@@ -57,23 +57,24 @@ impl Process {
                     self.leaks.regions.swap_remove(index);
                 }
             }
-            Annotation::CheckNow => self.scan_from(tid, regs, regs, ScanMoment::Program, stops)?,
+            Annotation::CheckNow => self.scan_from((tid, None), regs, regs, ScanMoment::Program, stops)?,
         }
         Ok(())
     }
 
     /// A thread has arrived at libc's `_exit`.
-    pub(super) fn on_libc_exit(&mut self, tid: i32, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
+    pub(super) fn on_libc_exit(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
         let at_entry = raw.regs();
         let outer = self.space.caller_of_exit(&at_entry).unwrap_or(at_entry);
-        self.scan_from(tid, &at_entry, &outer, ScanMoment::Exit, stops)
+        self.scan_from((thread.tid(), Some(thread)), &at_entry, &outer, ScanMoment::Exit, stops)
     }
 
-    /// Stops the program and scans it, while thread `tid` stands at the entry of a function without arguments. `outer`: the registers of
-    /// the innermost frame whose values still count, the caller's or one further out.
+    /// Stops the program and scans it, while a thread stands at the entry of a function without arguments; the stop
+    /// itself if the thread may be had make calls there. `outer`: the registers of the innermost frame whose values
+    /// still count, the caller's or one further out.
     fn scan_from(
         &mut self,
-        tid: i32,
+        (tid, thread): (i32, Option<&Stopped>),
         at_entry: &Regs,
         outer: &Regs,
         moment: ScanMoment,
@@ -91,6 +92,9 @@ impl Process {
         }
         let mut threads = self.stop_all_threads(Some(tid), stops)?;
         threads.push(own);
+        if let Some(thread) = thread {
+            self.leaks.signal_stacks = self.signal_stacks(thread, stops)?;
+        }
         self.scan(tid, &threads, moment, began);
         Ok(())
     }
@@ -333,9 +337,12 @@ impl Process {
         let options = self.settings.leak_scan.clone().unwrap_or_default();
         // what the jump engine has recorded of blocks keeps none of them
         let is_the_program_s = |mapping: &&Mapping| !region::is_shared_region(mapping);
+        let mappings: Vec<Mapping> = self.space.mappings().iter().filter(is_the_program_s).cloned().collect();
+        let signal_stacks = self.leaks.signal_stacks.take();
         Ok(HeapSources {
             pid: self.pid,
-            mappings: self.space.mappings().iter().filter(is_the_program_s).cloned().collect(),
+            kernel: self.held_by_kernel(&mappings, signal_stacks),
+            mappings,
             modules: self.space.module_data(),
             threads,
             thread_names,

@@ -7,6 +7,7 @@ mod builds;
 mod chains;
 mod ci;
 mod clean;
+mod known;
 mod random;
 mod real;
 mod suppress;

@@ -14,6 +14,7 @@ fn clean() -> Profile {
         copied: false,
         scanned_bytes: 4096,
         unreadable_bytes: 0,
+        untold: Vec::new(),
         sites: Vec::new(),
         asked: None,
     });

@@ -33,6 +33,7 @@ impl Rules {
     pub(super) fn read(options: &CheckOptions, lsan_options: Option<OsString>) -> anyhow::Result<Self> {
         let mut rules = Self::default();
         rules.rules.policy = options.policy.clone();
+        rules.rules.known_leaks = options.known_leaks;
         for path in &options.suppressions {
             rules.add_file(path)?;
         }

@@ -327,7 +327,7 @@ mod tests {
         (1..BLOCKS).for_each(|n| put(0, n - 1, n));
         (BLOCKS - 3..BLOCKS).for_each(|n| put(n, 1, 1));
         let word = RootWord { value: BASE, kind: RootKind::Anonymous };
-        let roots = Roots { ranges: Vec::new(), words: vec![word] };
+        let roots = Roots { words: vec![word], ..Roots::default() };
         let mut memory = MemoryImage { start: Addr(BASE), bytes };
         let graph = Graph::read(live.collect(), &roots, &mut memory, &ScanOptions::default());
         let types = Types::find(&graph, &[Look::Unknown; BLOCKS as usize], Layouts::default(), &mut Nobody);

@@ -13,16 +13,18 @@ pub(super) struct ReportVerdict<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct ReportLeaks {
+pub(super) struct ReportLeaks<'a> {
     definite: Blocks,
     indirect: Blocks,
     possible: Blocks,
     reachable: Blocks,
     suppressed: Blocks,
+    known: Blocks,
     moment: ScanMoment,
     stopped_ns: u64,
     copied: bool,
     scanned_bytes: u64,
+    untold: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -52,6 +54,7 @@ pub(super) struct ReportFinding<'a> {
     path: Vec<ReportStep<'a>>,
     baseline: Option<&'static str>,
     suppressed_by: Option<usize>,
+    doubt: Option<String>,
 }
 
 /// A link of the chain from a root to a block: the root first, with its words and address, then blocks.
@@ -91,19 +94,22 @@ pub(super) fn report_verdict(verdict: &Verdict) -> ReportVerdict<'_> {
     ReportVerdict { result: verdict.kind.name(), reasons: &verdict.reasons, exit_status: verdict.exit_status }
 }
 
-pub(super) fn leaks(profile: &Profile) -> Option<ReportLeaks> {
+pub(super) fn leaks(profile: &Profile) -> Option<ReportLeaks<'_>> {
     let leaks = profile.leaks.as_ref()?;
     let [definite, indirect, possible, reachable] = leaks.totals().map(blocks);
+    let [suppressed, known] = leaks.suppressed_and_known(&profile.suppressions).map(blocks);
     Some(ReportLeaks {
         definite,
         indirect,
         possible,
         reachable,
-        suppressed: blocks(leaks.suppressed()),
+        suppressed,
+        known,
         moment: leaks.moment,
         stopped_ns: leaks.stopped_ns,
         copied: leaks.copied,
         scanned_bytes: leaks.scanned_bytes,
+        untold: &leaks.untold,
     })
 }
 
@@ -158,6 +164,7 @@ fn error<'a>(table: &'a FrameTable<'a>, finding: &'a Finding) -> ReportFinding<'
         path: Vec::new(),
         baseline: finding.baseline.map(BaselineStatus::name),
         suppressed_by: None,
+        doubt: None,
     }
 }
 
@@ -187,6 +194,7 @@ fn leak<'a>(table: &'a FrameTable<'a>, site: &'a LeakSite, class: LeakClass) -> 
         path: site.path_of(class).map(|path| steps(table, path)).unwrap_or_default(),
         baseline: site.baseline.get(index).copied().flatten().map(BaselineStatus::name),
         suppressed_by: suppressed_by.filter(|rule| *rule < view.profile.suppressions.len()),
+        doubt: site.doubts.most().filter(|_| class == LeakClass::Possible).map(|(doubt, _)| doubt.name()),
     })
 }
 

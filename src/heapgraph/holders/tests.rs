@@ -20,7 +20,7 @@ fn holdings(blocks: &[&[u64]], roots: &[u64]) -> Holdings {
     let kind = RootKind::Tls { tid: 1 };
     let range = RootRange { start: Addr(block(all)), end: Addr(block(all + 1)), kind };
     let options = ScanOptions { every_root: true, ..ScanOptions::default() };
-    let roots = Roots { ranges: vec![range], words: Vec::new() };
+    let roots = Roots { ranges: vec![range], ..Roots::default() };
     let mut memory = MemoryImage { start: Addr(BASE), bytes };
     let graph = Graph::read(live, &roots, &mut memory, &options);
     Holdings::find(graph, &mut |_, addr: Option<Addr>| format!("root {}", (addr.unwrap().0 - block(all)) / 8))

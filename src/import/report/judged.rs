@@ -9,7 +9,8 @@ use super::tables::{Tables, hex};
 use crate::addr::Addr;
 use crate::advice::Proof;
 use crate::profile::leaks::{
-    BaselineStatus, Budget, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, Suppression, Verdict, VerdictKind,
+    BaselineStatus, Budget, Doubt, Doubted, Doubts, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, Suppression,
+    Verdict, VerdictKind,
 };
 use crate::profile::{Amount, Arena, Finding, FindingKind, Stranded};
 use crate::unwinder::Quality;
@@ -149,6 +150,7 @@ pub(super) fn leaks(
                 alloc_fn: tables.string(&finding.alloc_fn)?,
                 amounts: Default::default(),
                 holds: Amount::default(),
+                doubts: Doubts::default(),
                 path: None,
                 suppressed_by: [None; 4],
                 baseline: [None; 4],
@@ -168,6 +170,9 @@ pub(super) fn leaks(
         if class == LeakClass::Definite {
             site.holds = site.holds.plus(finding.indirect.unwrap_or_default());
         }
+        if let Some(doubt) = finding.doubt.as_deref().and_then(Doubt::of_name) {
+            site.doubts.add(doubt, Doubted { blocks: direct.objects, bytes: direct.bytes });
+        }
         site.path = site.path.take().or(path);
     }
     // Worst classes stood first; the profile has the most lost bytes first.
@@ -178,6 +183,7 @@ pub(super) fn leaks(
         copied: report.copied,
         scanned_bytes: report.scanned_bytes,
         unreadable_bytes: 0,
+        untold: report.untold.clone(),
         sites,
         asked: None,
     })

@@ -280,6 +280,8 @@ pub(super) struct ReportLeaks {
     #[serde(default)]
     pub(super) copied: bool,
     pub(super) scanned_bytes: u64,
+    #[serde(default)]
+    pub(super) untold: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -317,6 +319,8 @@ pub(super) struct ReportFinding {
     pub(super) baseline: Option<String>,
     #[serde(default)]
     pub(super) suppressed_by: Option<usize>,
+    #[serde(default)]
+    pub(super) doubt: Option<String>,
 }
 
 /// A link of the chain to a block: the root first, with its words.

@@ -1,8 +1,10 @@
 //! What of memory is glibc's malloc: malloc/malloc.c and malloc/arena.c, the same since glibc 2.3 where it matters here.
 
+use super::pieces::without;
 use super::{ModuleData, RootSources, THREAD_STRUCT, mapping_at};
 use crate::addr::Addr;
-use crate::heapwalk::glibc::{BINS_WORDS, bins_in};
+use crate::heapwalk::glibc::{BINS_WORDS, bins_in, foreign};
+use crate::heapwalk::{Sources, data_of};
 use crate::maps::{Kind, Mapping};
 use crate::memory::ReadMemory;
 use std::collections::BTreeMap;
@@ -29,8 +31,14 @@ const HEAP_MPROTECT_SIZE: u64 = 24;
 /// The ranges that malloc owns, blocks, free memory and books alike.
 pub(super) fn owned(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Vec<Range<Addr>> {
     let mut owned: Vec<Range<Addr>> = Vec::new();
+    let walked = Sources { mappings: sources.mappings, data: &data_of(sources.mappings) };
+    let of_program = foreign(&walked, memory);
     for mapping in sources.mappings.iter().filter(|mapping| mapping.kind == Kind::Heap) {
-        owned.push(heap_start(mapping, sources)..mapping.end);
+        let mut parts = vec![heap_start(mapping, sources)..mapping.end];
+        for hole in &of_program {
+            parts = parts.iter().flat_map(|part| without(part, hole)).collect();
+        }
+        owned.extend(parts);
     }
     let mut heaps: BTreeMap<u64, u64> = BTreeMap::new();
     for mapping in sources.mappings.iter().filter(|m| m.kind == Kind::Anonymous && m.perms.write) {

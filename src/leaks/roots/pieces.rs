@@ -66,7 +66,7 @@ impl Pieces {
 }
 
 /// What of `part` is not in `hole`.
-fn without(part: &Range<Addr>, hole: &Range<Addr>) -> impl Iterator<Item = Range<Addr>> + use<> {
+pub(super) fn without(part: &Range<Addr>, hole: &Range<Addr>) -> impl Iterator<Item = Range<Addr>> + use<> {
     let below = part.start..part.end.min(hole.start);
     let above = part.start.max(hole.end)..part.end;
     [below, above].into_iter().filter(|rest| rest.start < rest.end)

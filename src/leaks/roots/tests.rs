@@ -87,6 +87,7 @@ impl World {
                 threads,
                 pid: 1,
                 registered,
+                kernel: &KernelHeld::default(),
                 blocks,
                 layout: *layout,
                 owned,
@@ -144,6 +145,31 @@ fn data_with_relro_and_bss_is_a_root_and_what_else_lies_in_its_pages_is_not() {
         (0x700000, 0x701000, RootKind::Anonymous),
     ];
     assert_eq!(ranges, expected);
+}
+
+/// glibc's dynamic linker keeps its first own data behind that of its file, and before a segment another one's page may
+/// end.
+#[test]
+fn with_glibc_the_rest_of_data_s_pages_is_a_root() {
+    let maps = "\
+402000-403000 r--p 00002000 08:01 7 /lib/ld.so
+403000-406000 rw-p 00003000 08:01 7 /lib/ld.so
+";
+    let ranges = World::new(maps).data(0x402e00, 0x405678).glibc().ranges();
+    assert_eq!(ranges, [(0x402000, 0x402e00, MODULE), (0x402e00, 0x405678, MODULE), (0x405678, 0x406000, MODULE)]);
+}
+
+/// What is complete is often made read-only. Of files the modules tell what was written to.
+#[test]
+fn pages_without_a_file_that_were_made_read_only_are_roots() {
+    let maps = "\
+400000-401000 r--p 00000000 00:00 0 
+500000-501000 r-xp 00000000 00:00 0 
+600000-601000 ---p 00000000 00:00 0 
+700000-701000 r--p 00000000 08:01 8 /usr/share/data
+";
+    let ranges = World::new(maps).ranges();
+    assert_eq!(ranges, [(0x400000, 0x401000, RootKind::Anonymous), (0x500000, 0x501000, RootKind::Anonymous)]);
 }
 
 /// Whatever lies below the stack pointer, and in registers that the function called need not keep.

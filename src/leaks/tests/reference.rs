@@ -5,12 +5,14 @@ use super::*;
 use crate::leaks::{BlockIndex, PartRead, Pointer, Pointers};
 use proptest::prelude::*;
 
-/// A value in a slot: nothing, a pointer to a block's start, or that many bytes behind it.
+/// A value in a slot: nothing, a pointer to a block's start, or that many bytes behind it; and with a tag in its upper
+/// 16 bits.
 #[derive(Clone, Debug)]
 enum Slot {
     Nothing,
     Start(usize),
     Behind(usize, u64),
+    Tagged(usize, u64, u64),
 }
 
 const SLOTS: usize = 4;
@@ -21,6 +23,7 @@ fn slot(blocks: usize) -> impl Strategy<Value = Slot> {
         5 => Just(Slot::Nothing),
         4 => (0..blocks).prop_map(Slot::Start),
         2 => (0..blocks, 0..80u64).prop_map(|(n, offset)| Slot::Behind(n, offset)),
+        1 => (0..blocks, 0..12u64, 1..1u64 << 16).prop_map(|(n, offset, tag)| Slot::Tagged(n, offset, tag)),
     ]
 }
 
@@ -46,9 +49,11 @@ const SIZE: u64 = 72;
 
 impl Naive {
     fn block_of(&self, value: u64) -> Option<(usize, bool)> {
+        let address = value % (1 << 48);
+        let size = if address == value { SIZE } else { 8 };
         self.starts
             .iter()
-            .position(|start| (*start..start + SIZE).contains(&value))
+            .position(|start| (*start..start + size).contains(&address))
             .map(|n| (n, self.starts[n] == value))
     }
 
@@ -110,6 +115,7 @@ fn made(distances: &[u64], slots: &[Vec<Slot>], roots: &[Slot]) -> (Target, Naiv
         Slot::Nothing => 0,
         Slot::Start(n) => starts[*n],
         Slot::Behind(n, offset) => starts[*n] + offset,
+        Slot::Tagged(n, offset, tag) => starts[*n] + offset + (tag << 48),
     };
     let mut target = Target { root_size: 4096, ..Target::default() };
     let mut naive = Naive { starts: starts.clone(), edges: Vec::new() };
@@ -186,7 +192,8 @@ fn check_path(target: &mut Target, scan: &Scan, n: usize, class: LeakClass) -> R
     let mut place = path.root_address.unwrap();
     for step in &path.steps {
         let addr = scan.block(step.block).unwrap().0.addr;
-        prop_assert_eq!(target.read_u64(place), Some(addr.0 + step.target_offset));
+        let untagged = target.read_u64(place).map(|word| word % (1 << 48));
+        prop_assert_eq!(untagged, Some(addr.0 + step.target_offset));
         prop_assert!(class == Possible || step.target_offset == 0);
         place = addr.add(step.next_offset.unwrap_or(0));
     }

@@ -3,7 +3,7 @@
 use super::{Exported, Locations, Tables};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
-use crate::leaks::{Path, RootKind, Scan};
+use crate::leaks::{Doubted, Doubts, Path, RootKind, Scan};
 use crate::profile::leaks::{
     AskedBlock, ClassAmounts, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment,
 };
@@ -53,6 +53,7 @@ pub(super) struct Place<'a> {
 struct Growing {
     amounts: ClassAmounts,
     holds: Amount,
+    doubts: Doubts,
     /// Blocks by thread, function and stack: those of most blocks name the site.
     callers: FxHashMap<(u32, FunctionId, StackId), u64>,
     largest: Largest,
@@ -91,6 +92,7 @@ pub(super) fn name(
             alloc_fn,
             amounts: site.amounts,
             holds: site.holds,
+            doubts: site.doubts.clone(),
             path: None,
             suppressed_by: [None; 4],
             baseline: [None; 4],
@@ -117,6 +119,7 @@ pub(super) fn name(
         copied: input.copied,
         scanned_bytes: input.scan.scanned_bytes(),
         unreadable_bytes: input.scan.unreadable_bytes(),
+        untold: input.scan.untold().into_iter().map(|untold| untold.name().to_owned()).collect(),
         sites,
         asked,
     }
@@ -161,6 +164,9 @@ fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxH
         let one = Amount { objects: 1, bytes: block.size };
         if let Some(amount) = site.amounts.get_mut(class as usize) {
             *amount = amount.plus(one);
+        }
+        if let Some(doubt) = input.scan.doubt(number) {
+            site.doubts.add(doubt, Doubted { blocks: 1, bytes: block.size });
         }
         *site.callers.entry((key.task, key.function, key.stack)).or_default() += 1;
         let slot = match class {
@@ -271,6 +277,7 @@ pub fn root_name<'m>(
         RootKind::Register { tid, name } => format!("register {name} of {}", thread(tid)),
         RootKind::Registered => "memory that the program has registered".to_owned(),
         RootKind::Ignored => "the program's word that it is no leak".to_owned(),
+        RootKind::Kernel(holder) => holder.name(thread),
         RootKind::Anonymous => "mapped memory that is not the allocator's".to_owned(),
     }
 }

@@ -1,6 +1,8 @@
 //! Chains, cycles, trees, interior pointers: what leads where, without threads.
 
-use super::{DEFINITE, Expected, INDIRECT, POSSIBLE, REACHABLE, assert_classes, fixture, same, times, truer};
+use super::{
+    DEFINITE, Expected, INDIRECT, POSSIBLE, REACHABLE, assert_classes, assert_ours, fixture, same, times, truer,
+};
 use crate::support::leakcheck::{Amount, Found};
 use crate::support::report::functions_of;
 
@@ -50,7 +52,8 @@ pub fn mapped() -> Vec<Expected> {
         same("in_large_anonymous", REACHABLE),
         same("in_shared_anonymous", REACHABLE),
         same("in_private_file", REACHABLE),
-        same("in_read_only_now", DEFINITE),
+        // Memcheck looks at memory that can be written to
+        truer("in_read_only_now", REACHABLE, DEFINITE),
         same("in_beside_mapped_block", REACHABLE),
         same("large_held", REACHABLE),
         same("in_mapped_block", REACHABLE),
@@ -197,6 +200,66 @@ fn pointers_in_mapped_memory() {
 }
 
 /// What was given back holds nothing any more, though its bytes are still there.
+/// What lies in the program's own parts of the brk area.
+#[test]
+fn pointers_kept_aside() {
+    let expected = [
+        same("in_first_break", REACHABLE),
+        same("in_break_between", REACHABLE),
+        same("in_last_break", REACHABLE),
+        same("lost_before", DEFINITE),
+        same("lost_between", DEFINITE),
+        same("lost_behind", DEFINITE),
+        same("lost_holder", DEFINITE),
+        same("held_by_lost", INDIRECT),
+        same("filler", times(4, REACHABLE)),
+    ];
+    let checked = assert_classes(&fixture("kept_aside"), &expected, &[]);
+    assert_eq!(checked.report.number("/leaks/definite/blocks"), 4, "{}", checked.ended.stderr);
+}
+
+/// What the dynamic linker keeps behind its data leads to its list of the global scope. (Memcheck has libraries of its
+/// own in that: its list is longer.)
+#[test]
+fn lists_of_the_dynamic_linker() {
+    let program = fixture("global_scope");
+    let checked = assert_ours(&program, &[same("lost", DEFINITE)]);
+    assert_eq!(checked.report.number("/leaks/definite/blocks"), 1, "{}", checked.ended.stderr);
+    let memcheck = program.memcheck_leaks(&[]).1.totals();
+    assert_eq!((memcheck[0].blocks, memcheck[1].blocks), (1, 0));
+}
+
+/// A tag hides no block, and makes none reachable. Memcheck knows tags in the lowest bits only.
+#[test]
+fn pointers_with_tags() {
+    let expected = [
+        truer("upper_bits", POSSIBLE, DEFINITE),
+        truer("below_upper_bits", POSSIBLE, INDIRECT),
+        truer("highest_bit", POSSIBLE, DEFINITE),
+        truer("upper_and_lowest_bits", POSSIBLE, DEFINITE),
+        same("lowest_bits", POSSIBLE),
+        truer("in_block_with_upper_bits", POSSIBLE, DEFINITE),
+        same("upper_bits_inside", DEFINITE),
+        same("start_and_upper_bits", REACHABLE),
+        same("text", times(40, POSSIBLE)),
+        same("lost", DEFINITE),
+    ];
+    let checked = assert_classes(&fixture("tagged"), &expected, &[]);
+    let doubt = |function: &str| {
+        let findings = checked.report.list("/findings").iter();
+        let finding = findings.filter(|finding| functions_of(finding)[0] == function).next().unwrap();
+        finding["doubt"].as_str().map(str::to_owned)
+    };
+    assert_eq!(doubt("upper_bits").as_deref(), Some("tagged"));
+    assert_eq!(doubt("in_block_with_upper_bits").as_deref(), Some("tagged"));
+    assert_eq!(doubt("lowest_bits").as_deref(), Some("behind 3"));
+    assert_eq!(doubt("text").as_deref(), Some("behind 3"));
+    assert_eq!((doubt("below_upper_bits"), doubt("lost")), (None, None));
+    let told = fixture("tagged").checked(&["--leak-kinds", "possible"]).ended.stderr;
+    assert!(told.contains("1 block by pointers that are tagged"), "{told}");
+    assert!(told.contains("40 blocks by pointers 3 bytes behind their start"), "{told}");
+}
+
 #[test]
 fn pointers_in_freed_memory() {
     assert_classes(&fixture("freed"), &freed(), &[]);

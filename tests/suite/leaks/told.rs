@@ -73,6 +73,29 @@ fn what_is_kept_of_joined_threads() {
     assert!(reachable.blocks >= 4);
 }
 
+/// Pointers that only the kernel has are asked for, those that were taken back from it do not count; what it tells
+/// nobody is named.
+#[test]
+fn pointers_that_the_kernel_holds() {
+    let expected = [
+        same("signal_stack", REACHABLE),
+        same("thread_s_signal_stack", REACHABLE),
+        same("replaced_signal_stack", DEFINITE),
+        same("value_of_timer", REACHABLE),
+        same("value_of_deleted_timer", DEFINITE),
+        same("data_of_epoll", REACHABLE),
+        same("below_data", REACHABLE),
+        same("data_taken_from_epoll", DEFINITE),
+    ];
+    let program = fixture("kernel_held");
+    let checked = assert_ours(&program, &expected);
+    assert_eq!(checked.report.list("/leaks/untold"), &[] as &[serde_json::Value], "{}", checked.ended.stderr);
+    let checked = program.clone().args(["request"]).checked(&["--explain", "signal_stack"]);
+    assert_eq!(checked.report.list("/leaks/untold"), ["aio"], "{}", checked.ended.stderr);
+    assert!(checked.ended.stderr.contains("it could not be asked for (aio)"), "{}", checked.ended.stderr);
+    assert!(checked.ended.stderr.contains("signal stack of thread"), "{}", checked.ended.stderr);
+}
+
 /// Pages behind the end of a mapped file are not memory that could not be read.
 #[test]
 fn mappings_longer_than_their_files() {

@@ -29,7 +29,7 @@ fn scanned() -> Scan {
     });
     let data = RootRange { start: Addr(DATA), end: Addr(DATA + 0x100), kind: RootKind::Data { module: ModuleId(0) } };
     let register = RootWord { value: block(3) + 17, kind: RootKind::Register { tid: 12, name: "rbx" } };
-    let roots = Roots { ranges: vec![data], words: vec![register] };
+    let roots = Roots { ranges: vec![data], words: vec![register], ..Roots::default() };
     Graph::read(blocks.collect(), &roots, &mut memory, &ScanOptions::default()).classify()
 }
 

@@ -1,0 +1,108 @@
+//! What the kernel holds for a process and can be asked for: values of timers' signals, the data of what epoll watches,
+//! signal stacks.
+
+use super::remote::Caller;
+use super::{Result, procfs};
+use crate::maps::Mapping;
+use std::path::Path;
+
+/// What was told.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Held {
+    /// The values of timers' signals; None: this kernel lists no timers.
+    pub timers: Option<Vec<u64>>,
+    /// The data of all that epoll watches; None: there are too many descriptors to look at.
+    pub epoll: Option<Vec<u64>>,
+    /// Whether the process has a context of io_setup(2).
+    pub has_aio: bool,
+    /// Whether it has a ring of io_uring(7).
+    pub has_io_uring: bool,
+}
+
+/// So many descriptors are looked at: each takes about a microsecond while the process stands still.
+const MOST_DESCRIPTORS: usize = 20_000;
+
+/// How the kernel names the memory of an aio context.
+const AIO_RING: &str = "/[aio]";
+
+/// Asks for process `pid`, which has these mappings.
+pub fn of(pid: i32, mappings: &[Mapping]) -> Held {
+    let timers = procfs::read(pid, "timers").ok().map(|text| timers(&String::from_utf8_lossy(&text)));
+    let is_aio = |path: &Path| path.to_string_lossy().starts_with(AIO_RING);
+    let has_aio = mappings.iter().any(|mapping| mapping.path.as_deref().is_some_and(is_aio));
+    let mut held = Held { timers, epoll: Some(Vec::new()), has_aio, has_io_uring: false };
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return held };
+    for (number, descriptor) in descriptors.flatten().enumerate() {
+        if number == MOST_DESCRIPTORS {
+            held.epoll = None;
+            break;
+        }
+        let Ok(target) = std::fs::read_link(descriptor.path()) else { continue };
+        match target.to_string_lossy().as_ref() {
+            "anon_inode:[eventpoll]" => {
+                let file = format!("fdinfo/{}", descriptor.file_name().to_string_lossy());
+                let text = procfs::read(pid, &file).unwrap_or_default();
+                if let Some(known) = &mut held.epoll {
+                    known.extend(epoll(&String::from_utf8_lossy(&text)));
+                }
+            }
+            "anon_inode:[io_uring]" => held.has_io_uring = true,
+            _ => {}
+        }
+    }
+    held
+}
+
+/// The values in `/proc/PID/timers` (proc_pid_timers(5)): `signal: NUMBER/VALUE`.
+fn timers(text: &str) -> Vec<u64> {
+    let values = text.lines().filter_map(|line| line.strip_prefix("signal:")?.split_once('/'));
+    values.filter_map(|(_, value)| u64::from_str_radix(value.trim(), 16).ok()).collect()
+}
+
+/// The data in an epoll instance's `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)): `tfd: … events: … data: DATA …`.
+fn epoll(text: &str) -> Vec<u64> {
+    let data = text.lines().filter(|line| line.starts_with("tfd:")).filter_map(|line| {
+        let (_, data) = line.split_once("data:")?;
+        data.split_ascii_whitespace().next()
+    });
+    data.filter_map(|data| u64::from_str_radix(data, 16).ok()).collect()
+}
+
+/// Asks a stopped thread for its signal stack (sigaltstack(2)): where it begins, if it has one. None: it could not be
+/// asked.
+///
+/// # Errors
+/// As for [`Caller::call`].
+pub fn signal_stack(caller: &mut Caller<'_>) -> Result<Option<Option<u64>>> {
+    let scratch = caller.borrow_stack();
+    let called = caller.call(libc::SYS_sigaltstack, [0, scratch.at.0, 0, 0, 0, 0]);
+    let mut told = [0; size_of::<libc::stack_t>()];
+    let is_told = matches!(called, Ok(0)) && caller.memory.read_uncached(scratch.at, &mut told) == told.len();
+    caller.return_stack(&scratch)?;
+    called?;
+    let word = |at| crate::memory::word(&told, at).unwrap_or(0);
+    // ss_sp, ss_flags and padding, ss_size
+    let is_disabled = word(8) & libc::SS_DISABLE as u64 != 0;
+    Ok(is_told.then(|| Some(word(0)).filter(|start| *start != 0 && !is_disabled)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_tell_the_values_of_their_signals() {
+        let text = "ID: 1\nsignal: 60/00007fff86e452a8\nnotify: signal/pid.2634\nClockID: 0\n\
+                    ID: 0\nsignal: 10/0\nnotify: none/pid.2634\nClockID: 1\n";
+        assert_eq!(timers(text), [0x7fff_86e4_52a8, 0]);
+        assert!(timers("signal: 60\nsignal: /x\n").is_empty());
+    }
+
+    #[test]
+    fn epoll_tells_the_data_of_what_it_watches() {
+        let text = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t1059\n\
+                    tfd:        4 events:       19 data:     55d0c0de12a0  pos:0 ino:3a sdev:e\n\
+                    tfd:        5 events:       19 data: ffffffffffffffff  pos:0 ino:3a sdev:e\n";
+        assert_eq!(epoll(text), [0x55d0_c0de_12a0, u64::MAX]);
+    }
+}
