@@ -5,8 +5,10 @@
 
 pub mod cfi;
 mod ends;
+mod epilogue;
 pub mod rule;
 pub mod stacks;
+mod switching;
 pub mod window;
 
 use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
@@ -332,6 +334,9 @@ impl Unwinder {
         let mut guessed = false;
         while let Some(addr) = frame.filter(|addr| is_canonical(addr.raw())) {
             let (rule, module) = self.rule(addr, &mut stack);
+            if rule == Rule::Stray {
+                break;
+            }
             let addr = rule.seen_at(addr);
             let sp = Addr(cursor.cpu.sp());
             let caller = match self.next(rule, &mut cursor, &mut stack) {
@@ -409,6 +414,9 @@ impl Unwinder {
                 break self.stacks.truncated(id);
             };
             let (child, rule) = self.enter(id, addr, guessed, &mut stack);
+            if rule == Rule::Stray {
+                break self.stacks.truncated(id);
+            }
             id = child;
             depth += 1;
             caller = match self.next(rule, &mut cursor, &mut stack) {
@@ -488,6 +496,9 @@ impl Unwinder {
             return (edge.child, edge.rule);
         }
         let (rule, module) = self.rule(addr, stack);
+        if rule == Rule::Stray {
+            return (parent, rule);
+        }
         let child = self.stacks.child(parent, Frame { addr: rule.seen_at(addr), module }, guessed);
         if rule != Rule::NoModule
             && let Some(edge) = self.edges.get_mut(slot)
@@ -510,10 +521,14 @@ impl Unwinder {
             return planted;
         }
         // code may be mapped anywhere later on, so what has no module is not remembered
-        let Some(id) = self.module_of(lookup) else { return (Rule::NoModule, ModuleId::NONE) };
+        let Some(id) = self.module_of(lookup) else {
+            let rule = if ends::may_be_called(addr, stack) { Rule::NoModule } else { Rule::Stray };
+            return (rule, ModuleId::NONE);
+        };
         let Some(module) = self.modules.get_mut(&id) else { return (Rule::NoModule, ModuleId::NONE) };
         let object = module.module().bias.to_object(lookup);
-        let rule = module.derive(object, &mut self.context, &mut self.rows).unwrap_or_else(|| {
+        let derived = module.derive(object, &mut self.context, &mut self.rows);
+        let rule = derived.map(|rule| rule.trusted(addr, module, stack)).unwrap_or_else(|| {
             if module.module().debug_frame.is_none() && self.told_uncovered.insert(id) {
                 self.uncovered.push(id);
             }
@@ -524,7 +539,9 @@ impl Unwinder {
             } else if module.has_cfi() && ends::is_no_return(addr, stack) {
                 Rule::Planted { described: false }
             } else {
-                Rule::NoCfi { object_file: module.has_cfi() }
+                let is_called = module.has_cfi() && matches!(addr, FrameAddr::Return(_));
+                let told = is_called.then(|| epilogue::rule(addr.raw(), stack)).flatten();
+                told.unwrap_or(Rule::NoCfi { object_file: module.has_cfi() })
             }
         });
         self.rules.insert(lookup, (rule, id));

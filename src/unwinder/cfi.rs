@@ -130,6 +130,14 @@ impl ModuleCfi {
         by_header || self.debug_index().is_some_and(|index| index.begins(addr.0))
     }
 
+    /// Where the function at `addr` begins, as `.debug_frame` says it.
+    pub fn start_by_debug_frame(&mut self, addr: ObjAddr) -> Option<ObjAddr> {
+        let offset = DebugFrameOffset(self.debug_index()?.find(addr.0)?);
+        let frames = debug_frames(self.module.debug_frame.as_ref()?);
+        let fde = frames.fde_from_offset(&self.bases, offset, DebugFrame::cie_from_offset).ok()?;
+        fde.contains(addr.0).then(|| ObjAddr(fde.initial_address()))
+    }
+
     fn debug_index(&mut self) -> Option<&FdeIndex> {
         let section = self.module.debug_frame.as_ref()?;
         Some(

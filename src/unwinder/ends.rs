@@ -1,7 +1,9 @@
 //! How a walk goes on, or ends, where no CFI tells it: by frame pointers, at the code that starts a program, and at return
 //! addresses that no call has left behind.
 
-use super::rule::{self, Rule};
+use super::cfi::ModuleCfi;
+use super::rule::{self, Base, Rule};
+use super::switching::has_switched;
 use super::window::StackWindow;
 use super::{Cpu, FrameAddr, Next, Unwinder};
 use crate::addr::{Addr, ModuleId};
@@ -103,6 +105,41 @@ pub(super) fn is_sigreturn_at<M: ReadMemory + ?Sized>(addr: Addr, stack: &mut St
     let mut code = [0; 9];
     let n = stack.read(addr, &mut code);
     code.get(..n).is_some_and(rule::is_sigreturn)
+}
+
+/// Below this no code is mapped: the least that Linux lets programs map by default (vm.mmap_min_addr).
+const LOWEST: Addr = Addr(1 << 16);
+
+/// Whether a call may return to `addr`, which belongs to no module that is known: one stands before it, or the code can't be read. A word of data
+/// that was taken for a return address has none.
+pub(super) fn may_be_called<M: ReadMemory + ?Sized>(addr: FrameAddr, stack: &mut StackWindow<'_, M>) -> bool {
+    addr.raw() >= LOWEST && !is_no_return(addr, stack)
+}
+
+impl Rule {
+    /// The rule that CFI gives for the frame at `addr` of `module`, or what is to be said instead: no call returns there, or its function goes on
+    /// on another stack.
+    #[cold]
+    pub(super) fn trusted<M>(self, addr: FrameAddr, module: &mut ModuleCfi, stack: &mut StackWindow<'_, M>) -> Self
+    where
+        M: ReadMemory + ?Sized,
+    {
+        let bias = module.module().bias;
+        if self.is_signal_frame() || self == Self::Outermost {
+            return self;
+        }
+        if is_no_return(addr, stack) {
+            // one byte behind a function's beginning is what goroutines return to at their end: their first frame, made by hand
+            let is_made = module.begins_function(bias.to_object(addr.lookup()));
+            return if is_made { Self::Planted { described: true } } else { Self::Stray };
+        }
+        let by_stack_pointer = matches!(self, Self::Compact { base: Base::Rsp, .. } | Self::Row { .. });
+        let start = if by_stack_pointer { module.start_by_debug_frame(bias.to_object(addr.lookup())) } else { None };
+        match start {
+            Some(start) if has_switched(bias.to_process(start), addr.lookup(), stack) => Self::OtherStack,
+            _ => self,
+        }
+    }
 }
 
 /// Whether it is certain that no call returns to `addr`. Unreadable code may hold one, and so may a breakpoint.

@@ -108,6 +108,10 @@ pub enum Rule {
     },
     /// No known code.
     NoModule,
+    /// Code that goes on on another stack than the one it was called on, and does not tell where that is.
+    OtherStack,
+    /// No caller: an address that no call returns to.
+    Stray,
 }
 
 const _: () = assert!(size_of::<Rule>() <= 16);
@@ -238,6 +242,7 @@ impl Rule {
             Self::Outermost | Self::Planted { described: true } => return Step::Outermost,
             Self::Planted { described: false } => return Step::GuessedOutermost,
             Self::NoCfi { .. } | Self::NoModule => return Step::NoCfi,
+            Self::OtherStack | Self::Stray => return Step::Failed,
         };
         if stepped.is_some() { Step::Caller } else { Step::Failed }
     }

@@ -49,6 +49,38 @@ fn glibc_stacks_lead_to_the_start_code() {
     }
 }
 
+/// Where CFI leads to what no call has left behind, or the code has taken another stack, the stack is cut, and marked: it has no false caller.
+#[test]
+fn stacks_are_cut_where_cfi_tells_no_caller() {
+    let traced = Program::fixture("other_stack").traced();
+    let report = &traced.report;
+    assert_eq!(traced.ended.code(), 0);
+    for (function, from) in [
+        ("allocates_elsewhere", "on_other_stack"),
+        ("allocates_above_data", "off_by_a_word"),
+        ("allocates_above_code", "off_by_a_word"),
+    ] {
+        assert_eq!(stacks_of(report, function), [[function, from, "[truncated stack]"]]);
+        assert!(report.sites_at(&[function]).all(|site| site["quality"] == "truncated"), "{function}");
+    }
+    let plain = &stacks_of(report, "allocates_plainly")[0];
+    assert_eq!((plain[1].as_str(), plain.last().unwrap().as_str()), ("main", "_start"), "{plain:?}");
+    assert_eq!(report.anomaly("truncated_stacks"), 9);
+}
+
+/// crtbegin, which calls the static destructors of libraries, has no CFI. Its code tells the caller: nothing is guessed.
+#[test]
+fn stacks_of_static_destructors_are_complete() {
+    let library = fixtures::library("static_destructor");
+    let traced = Program::fixture("basic").env("LD_PRELOAD", library).traced();
+    let sites: Vec<_> = traced.report.sites_at(&["at_the_end"]).collect();
+    assert_eq!(sites.len(), 1, "{:?}", traced.report.sites());
+    assert_eq!(sites[0]["quality"], "complete", "{}", sites[0]);
+    let stack = &stacks_of(&traced.report, "at_the_end")[0];
+    assert!(stack.iter().any(|name| name == "__do_global_dtors_aux") && stack.last().unwrap() == "_start", "{stack:?}");
+    assert_eq!(traced.report.anomaly("guessed_stacks"), 0);
+}
+
 /// Fibers that makecontext() made: exact counts, whole stacks, and none of the calls dropped as stacks change.
 #[test]
 fn fibers_have_exact_counts_and_whole_stacks() {

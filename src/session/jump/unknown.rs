@@ -115,7 +115,7 @@ impl Process {
         let Some(((last, _, frame), inner)) = path.split_first() else { return Copied::Published };
         let ends_here = match unwinder.known_rule(frame.addr) {
             None => unwound.quality != Quality::Truncated || frame.module == crate::addr::ModuleId::NONE,
-            Some(Rule::Planted { .. }) => true,
+            Some(Rule::Planted { .. } | Rule::OtherStack) => true,
             Some(_) => false,
         };
         if ends_here || unwound.depth >= self.settings.max_depth {
