@@ -12,6 +12,7 @@ pub mod copy;
 pub mod cputime;
 pub mod execevents;
 pub mod faults;
+mod fileend;
 pub mod files;
 pub mod guardian;
 pub mod ids;

@@ -14,7 +14,7 @@ use super::telling;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, short_name};
 use super::view::{NamedFrame, View};
 use crate::addr::Addr;
-use crate::check::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
+use crate::check::verdict::{DEFAULT_LEAK_KINDS, in_brackets, unchecked_children};
 use crate::profile::leaks::{
     BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };
@@ -299,10 +299,13 @@ fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
     let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
     if leaks.unreadable_bytes > 0 {
         let unread = human_bytes(leaks.unreadable_bytes);
+        let names = in_brackets(&leaks.unreadable_names);
         sections::prose(
             out,
             layout,
-            &format!("{unread} could not be read: blocks that only pointers there lead to look lost, and may not be."),
+            &format!(
+                "{unread} could not be read{names}: blocks that only pointers there lead to look lost, and may not be."
+            ),
         );
     }
     let at_another_moment = match leaks.moment {
@@ -449,7 +452,9 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     totals(&mut out, layout, leaks, &profile.suppressions);
     let unread = match leaks.unreadable_bytes {
         0 => String::new(),
-        bytes => format!(", {} more could not be read", human_bytes(bytes)),
+        bytes => {
+            format!(", {} more could not be read{}", human_bytes(bytes), in_brackets(&leaks.unreadable_names))
+        }
     };
     let looked = format!("{} looked through{unread}", human_bytes(leaks.scanned_bytes));
     let _ = writeln!(out, "  {}", layout.paint.dim(&looked));

@@ -3,6 +3,7 @@
 use super::edges::NO_WORD;
 use super::graph::{Graph, RootPlace};
 use super::index::BlockIndex;
+use super::scan::Unreadable;
 use super::{RootKind, Roots};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
@@ -33,7 +34,7 @@ pub struct Scan {
     /// How far behind a block's start the pointer points that `via` means.
     offsets: Vec<u64>,
     scanned_bytes: u64,
-    unreadable_bytes: u64,
+    unreadable: Unreadable,
 }
 
 /// A way from a root to a block.
@@ -73,8 +74,8 @@ impl Graph {
         walk.possible(candidates);
         walk.leaked();
         let Walk { classes, via, offsets, .. } = walk;
-        let Self { index, roots, scanned_bytes, unreadable_bytes, .. } = self;
-        Scan { index, roots, classes, via, offsets, scanned_bytes, unreadable_bytes }
+        let Self { index, roots, scanned_bytes, unreadable, .. } = self;
+        Scan { index, roots, classes, via, offsets, scanned_bytes, unreadable }
     }
 }
 
@@ -318,6 +319,11 @@ impl Scan {
 
     /// How many bytes of roots and blocks could not be read.
     pub fn unreadable_bytes(&self) -> u64 {
-        self.unreadable_bytes
+        self.unreadable.bytes
+    }
+
+    /// What could not be read, by name: some of it, where it is much.
+    pub fn unreadable_names(&self) -> &[String] {
+        &self.unreadable.names
     }
 }

@@ -176,6 +176,7 @@ pub(super) fn leaks(
         moment: report.moment,
         stopped_ns: report.stopped_ns,
         copied: report.copied,
+        unreadable_names: Vec::new(),
         scanned_bytes: report.scanned_bytes,
         unreadable_bytes: 0,
         sites,
