@@ -132,7 +132,10 @@ impl ModuleCfi {
 
     /// Where the function at `addr` begins, as `.debug_frame` says it.
     pub fn start_by_debug_frame(&mut self, addr: ObjAddr) -> Option<ObjAddr> {
-        self.debug_index()?.start_of(addr.0).map(ObjAddr)
+        let offset = DebugFrameOffset(self.debug_index()?.find(addr.0)?);
+        let frames = debug_frames(self.module.debug_frame.as_ref()?);
+        let fde = frames.fde_from_offset(&self.bases, offset, DebugFrame::cie_from_offset).ok()?;
+        fde.contains(addr.0).then(|| ObjAddr(fde.initial_address()))
     }
 
     /// Where the handlers of exceptions of the function at `addr` are listed, if it has any: its language-specific data area, which C++ has in `.gcc_except_table`.
@@ -284,17 +287,8 @@ impl FdeIndex {
 
     /// Offset of the last FDE that does not begin behind `addr`.
     fn find(&self, addr: u64) -> Option<usize> {
-        Some(self.last(addr)?.offset)
-    }
-
-    /// Where that begins.
-    fn start_of(&self, addr: u64) -> Option<u64> {
-        Some(self.last(addr)?.start)
-    }
-
-    fn last(&self, addr: u64) -> Option<&FdeEntry> {
         let behind = self.0.partition_point(|entry| entry.start <= addr);
-        self.0.get(behind.checked_sub(1)?)
+        Some(self.0.get(behind.checked_sub(1)?)?.offset)
     }
 }
 
