@@ -1,4 +1,4 @@
-//! What is advised for programs whose runtimes make code of their own.
+//! What is advised where names are missing, and what live means.
 
 use super::*;
 
@@ -38,6 +38,23 @@ fn what_makes_code_and_is_not_known_is_asked_for_a_map() {
     let mut profile = sample_profile();
     profile.functions[6].name = "StgRun".to_owned();
     assert!(exported_text(Format::Txt, &profile).contains("ghc has built it with -g"));
+}
+
+/// Who has saved a snapshot has not run the program: the advice is for the heaptrace that traces it. Of profiles of other tools there is none.
+#[test]
+fn debug_files_are_fetched_by_the_heaptrace_that_asks_for_names() {
+    let told = |mode| {
+        let mut profile = sample_profile();
+        profile.meta.mode = mode;
+        exported_text(Format::Txt, &profile).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert!(told(Mode::Run).contains("heaptrace run --debuginfod -- "));
+    assert!(told(Mode::Attach).contains("heaptrace attach --debuginfod 4242"));
+    for mode in [Mode::Snapshot, Mode::SnapshotOfAttached] {
+        let text = told(mode);
+        assert!(text.contains("start the heaptrace that traces the process with DEBUGINFOD_URLS="), "{text}");
+        assert!(!text.contains("heaptrace run") && !text.contains("heaptrace attach"), "{text}");
+    }
 }
 
 /// The sentence of `--since` is what tells such a profile from others.
