@@ -4,9 +4,11 @@
 mod builtin;
 pub mod select;
 pub mod spec;
+mod text;
 
 pub use select::ModuleSymbols;
 pub use spec::{Declaration, SpecError, Target};
+pub use text::Text;
 
 use crate::addr::{FunctionId, ObjAddr};
 use rustc_hash::FxHashMap;
@@ -123,6 +125,8 @@ pub struct Function {
     pub family: Family,
     /// Where one of C++'s operators is told an alignment.
     pub align: Option<Arg>,
+    /// The text that the block is for, where no argument tells its size: then [`Text::SIZE`] stands for that.
+    pub text: Option<Text>,
 }
 
 /// A function that the user declared by module and offset, as there is no symbol for it.
@@ -174,7 +178,14 @@ impl AllocatorTable {
     pub fn with_mappings(mut self) -> Self {
         for (symbol, function) in builtin::MAPPINGS {
             let (symbol, kind) = ((*symbol).to_owned(), Kind::Mapping(*function));
-            self.push(Function { name: symbol.clone(), symbol, kind, family: Family::Mapping, align: None });
+            self.push(Function {
+                name: symbol.clone(),
+                symbol,
+                kind,
+                family: Family::Mapping,
+                align: None,
+                text: None,
+            });
         }
         self.builtin = self.functions.len();
         self
@@ -193,6 +204,7 @@ impl AllocatorTable {
             kind: Kind::Free { ptr: Arg(0), size: None },
             family: Family::Other,
             align: None,
+            text: None,
         };
         let mut functions = Vec::new();
         for (id, name) in names {
@@ -227,7 +239,14 @@ impl AllocatorTable {
             Target::Offset { module, offset } => (format!("{module}+{:#x}", offset.0), Some((module, offset))),
         };
         let name = symbol.clone();
-        let id = self.push(Function { symbol, name, kind: declaration.kind, family: Family::Other, align: None });
+        let id = self.push(Function {
+            symbol,
+            name,
+            kind: declaration.kind,
+            family: Family::Other,
+            align: None,
+            text: None,
+        });
         if let Some((module, offset)) = place {
             self.placed.push(Placed { module, offset, function: id });
         }

@@ -51,7 +51,7 @@ pub enum Purpose {
     /// A function of the C library begins that executes a program (execve and its kin).
     Exec,
     /// For the session's own use: one bit of eight.
-    Tag(u8),
+    Tag(u16),
 }
 
 /// All purposes of one breakpoint.
@@ -68,7 +68,7 @@ pub struct Purposes {
     /// A function that executes a program begins here.
     pub exec: bool,
     /// The session's own bits.
-    pub tags: u8,
+    pub tags: u16,
 }
 
 impl Purposes {

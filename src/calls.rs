@@ -205,7 +205,7 @@ impl Calls {
         if let Operation::Mapping(call) = Operation::of(function.kind, &entry.args) {
             return call.map_or(Entered { watch: None }, |call| self.enter_mapping(entry, call, stack, emit));
         }
-        let declared = table.is_declared(entry.function);
+        let declared = table.is_declared(entry.function) || function.text.is_some();
         let frames = self.tasks.entry(entry.task.serial).or_default();
         frames.last_free = None;
         let delete_arguments = frames.delete_arguments.take();
@@ -290,6 +290,12 @@ impl Calls {
     pub fn operation_ending(&self, task: TaskId, site: Addr, sp: u64) -> Option<Operation> {
         let owner = self.owner_of_return(task, site, sp)?;
         Some(self.tasks.get(&owner)?.returning(site, sp)?.operation)
+    }
+
+    /// The function whose call ends so.
+    pub fn function_ending(&self, task: TaskId, site: Addr, sp: u64) -> Option<FunctionId> {
+        let owner = self.owner_of_return(task, site, sp)?;
+        Some(self.tasks.get(&owner)?.returning(site, sp)?.function)
     }
 
     /// By its serial number, the thread in whose call that is which returns to `site` at `sp` in `task`: its own, or another one's, as a fiber goes on

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 mod dynamic;
 mod minidebug;
 mod sections;
+mod slots;
 mod stackwalk;
 mod symbols;
 mod tls;
@@ -25,6 +26,7 @@ mod unpacking;
 
 pub use minidebug::unpacked_object;
 pub use sections::{DebugLink, hex};
+pub use slots::SlotOf;
 pub use stackwalk::has_jemalloc;
 pub use symbols::{Binding, PlainSymbols, Symbol, SymbolKind, Table, base_name};
 pub use tls::{Tls, TlsSlot, TlsSlotKind};

@@ -28,6 +28,13 @@ pub struct Perms {
     pub shared: bool,
 }
 
+impl Perms {
+    /// Whether there can only be code.
+    pub const fn is_code(self) -> bool {
+        self.execute && !self.write
+    }
+}
+
 /// A device number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Device {

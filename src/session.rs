@@ -63,6 +63,7 @@ mod process;
 mod prospect;
 mod recording;
 mod requests;
+mod resolving;
 mod settings;
 mod signalstate;
 mod sigtrap_fallback;
@@ -78,6 +79,7 @@ mod traced;
 mod tracerecord;
 mod trap;
 mod trapmask;
+mod unseen;
 mod vm_sharers;
 
 pub use crate::jump::load::Promotion;

@@ -23,6 +23,7 @@ pub mod kernelheld;
 pub mod launch;
 pub mod libunwind;
 pub mod limits;
+mod loadedby;
 pub mod memory;
 pub mod orphans;
 pub mod pagemap;

@@ -91,6 +91,7 @@ mod suite {
     mod realprograms;
     mod redis;
     mod resident;
+    mod resolved;
     mod sampling;
     mod saved;
     mod series;

@@ -3,7 +3,7 @@
 //! Sources: C23 and POSIX, malloc(3), the Itanium C++ ABI's mangling (`m` is size_t on x86-64), jemalloc(3), the public
 //! headers of gperftools (tcmalloc.h) and mimalloc (mimalloc.h), the dynamic symbol table of glibc 2.36.
 
-use super::{Arg, Family, Function, Kind, MapFunction};
+use super::{Arg, Family, Function, Kind, MapFunction, Text};
 
 const A1: Arg = Arg(0);
 const A2: Arg = Arg(1);
@@ -111,6 +111,35 @@ const LIBC_ALIASES: &[(&str, Kind)] = &[
     ("__posix_memalign", POSIX_MEMALIGN),
 ];
 
+const fn copy(from: Arg, most: Option<Arg>, unit: u8) -> Text {
+    Text::Copied { from, most, unit }
+}
+
+/// Functions of the C library whose blocks hold a text, where an allocator brings its own.
+const TEXTS: &[(&str, Text)] = &[
+    ("strdup", copy(A1, None, 1)),
+    ("__strdup", copy(A1, None, 1)),
+    ("strndup", copy(A1, Some(A2), 1)),
+    ("__strndup", copy(A1, Some(A2), 1)),
+    ("wcsdup", copy(A1, None, 4)),
+    ("realpath", Text::Found { unless: Some(A2) }),
+    ("canonicalize_file_name", Text::Found { unless: None }),
+    ("getcwd", Text::Found { unless: Some(A1) }),
+    ("get_current_dir_name", Text::Found { unless: None }),
+];
+
+/// mimalloc's own names for such functions, behind `mi_`; its wide characters are those of Windows.
+const MIMALLOC_TEXTS: &[(&str, Text)] = &[
+    ("strdup", copy(A1, None, 1)),
+    ("strndup", copy(A1, Some(A2), 1)),
+    ("mbsdup", copy(A1, None, 1)),
+    ("wcsdup", copy(A1, None, 2)),
+    ("realpath", Text::Found { unless: Some(A2) }),
+    ("heap_strdup", copy(A2, None, 1)),
+    ("heap_strndup", copy(A2, Some(A3), 1)),
+    ("heap_realpath", Text::Found { unless: Some(A3) }),
+];
+
 /// mmap and its kin, under the names that the C libraries have for them: in glibc 2.36 and musl 1.2 those of one line have one address.
 pub(super) const MAPPINGS: &[(&str, MapFunction)] = &[
     ("mmap", MapFunction::Mmap),
@@ -172,6 +201,17 @@ const MIMALLOC: &[(&str, Kind)] = &[
     ("reallocf", realloc(A1, A2)),
     ("rezalloc", realloc(A1, A2)),
     ("recalloc", realloc_array(A1, A2, A3)),
+    ("aligned_recalloc", realloc_array(A1, A2, A3)),
+    ("aligned_offset_recalloc", realloc_array(A1, A2, A3)),
+    ("umalloc", alloc(A1)),
+    ("umalloc_small", alloc(A1)),
+    ("umalloc_aligned", alloc(A1)),
+    ("uzalloc_aligned", alloc(A1)),
+    ("ucalloc", array(A1, A2)),
+    ("urealloc", realloc(A1, A2)),
+    ("ufree", FREE),
+    ("free_small", FREE),
+    ("_expand", Kind::ResizeInPlace { old: A1, size: A2 }),
     ("expand", Kind::ResizeInPlace { old: A1, size: A2 }),
     ("malloc_aligned", alloc(A1)),
     ("malloc_aligned_at", alloc(A1)),
@@ -185,6 +225,16 @@ const MIMALLOC: &[(&str, Kind)] = &[
     ("rezalloc_aligned_at", realloc(A1, A2)),
     ("recalloc_aligned", realloc_array(A1, A2, A3)),
     ("recalloc_aligned_at", realloc_array(A1, A2, A3)),
+    ("heap_alloc_new", alloc(A2)),
+    ("heap_alloc_new_n", array(A2, A3)),
+    ("heap_zalloc_small", alloc(A2)),
+    ("theap_malloc", alloc(A2)),
+    ("theap_malloc_small", alloc(A2)),
+    ("theap_malloc_aligned", alloc(A2)),
+    ("theap_zalloc", alloc(A2)),
+    ("theap_zalloc_small", alloc(A2)),
+    ("theap_calloc", array(A2, A3)),
+    ("theap_realloc", realloc(A2, A3)),
     ("heap_malloc", alloc(A2)),
     ("heap_malloc_small", alloc(A2)),
     ("heap_zalloc", alloc(A2)),
@@ -220,7 +270,8 @@ pub(super) fn functions() -> Vec<Function> {
     let mut all = Vec::with_capacity(256);
     let mut add = |symbol: String, name: Option<&str>, kind, family| {
         let align = align_of(&symbol);
-        all.push(Function { name: name.map_or_else(|| symbol.clone(), str::to_owned), symbol, kind, family, align });
+        let name = name.map_or_else(|| symbol.clone(), str::to_owned);
+        all.push(Function { name, symbol, kind, family, align, text: None });
     };
     for &(symbol, kind) in C_FUNCTIONS {
         add(symbol.to_owned(), None, kind, Family::Malloc);
@@ -245,6 +296,12 @@ pub(super) fn functions() -> Vec<Function> {
     for &(symbol, kind) in C_FUNCTIONS.iter().chain(MIMALLOC) {
         add(format!("mi_{symbol}"), None, kind, Family::Other);
     }
+    let texts = TEXTS.iter().map(|&(symbol, text)| (symbol.to_owned(), text, Family::Malloc));
+    let mimallocs = MIMALLOC_TEXTS.iter().map(|&(symbol, text)| (format!("mi_{symbol}"), text, Family::Other));
+    all.extend(texts.chain(mimallocs).map(|(symbol, text, family)| {
+        let (name, kind) = (symbol.clone(), alloc(Text::SIZE));
+        Function { name, symbol, kind, family, align: None, text: Some(text) }
+    }));
     all
 }
 

@@ -1,5 +1,6 @@
 //! Where the probes go: a pure decision from the allocator symbols of all modules.
 
+use super::text::is_allocators_own;
 use super::{AllocatorTable, Family, Function, Kind, MapFunction};
 use crate::addr::{FunctionId, ModuleId, ObjAddr};
 
@@ -23,6 +24,8 @@ pub struct ModuleSymbols {
     pub file_name: String,
     /// Its DT_SONAME.
     pub soname: Option<String>,
+    /// Whether the C library is in it.
+    pub is_c_library: bool,
     /// Its function symbols, of `.dynsym` and `.symtab`, in any order, repeats allowed.
     pub symbols: Vec<AllocatorSymbol>,
 }
@@ -73,7 +76,14 @@ impl AllocatorTable {
             found.sort_by_key(|probe| (probe.addr, probe.function));
             let found = self.merge_aliases(&found);
             let provides_malloc = found.iter().any(|probe| self.get(probe.function).is_some_and(is_c_allocator));
-            for probe in found {
+            let is_text = |probe: &EntryPoint| self.get(probe.function).is_some_and(|function| function.text.is_some());
+            let is_others = |probe: &EntryPoint| {
+                probe.family == Some(Family::Malloc)
+                    && is_text(probe)
+                    && !self.is_declared(probe.function)
+                    && !is_allocators_own(probe.addr, module, provides_malloc)
+            };
+            for probe in found.into_iter().filter(|probe| !is_others(probe)) {
                 if self.is_wrapper_candidate(probe.function) && !provides_malloc {
                     if self.get(probe.function).is_some_and(|function| self.tells_more(function)) {
                         providers.told.push(probe);
@@ -152,15 +162,15 @@ impl AllocatorTable {
     }
 }
 
-/// ld.so holds a small allocator of its own for the time before libc is there, whose blocks are none of the program's.
+/// Whether a module is ld.so, which holds a small allocator of its own for the time before libc is there, whose blocks are none of the program's.
 /// (musl's linker is its libc, and is named `ld-musl-*`.)
-fn is_dynamic_linker(module: &ModuleSymbols) -> bool {
+pub fn is_dynamic_linker(module: &ModuleSymbols) -> bool {
     module.soname.as_deref().unwrap_or(&module.file_name).starts_with("ld-linux")
 }
 
 /// Whether a module that defines this function holds an allocator that its operators may use directly.
 fn is_c_allocator(function: &Function) -> bool {
-    function.family == Family::Malloc && matches!(function.kind, Kind::Alloc { .. })
+    function.family == Family::Malloc && function.text.is_none() && matches!(function.kind, Kind::Alloc { .. })
 }
 
 /// Whether a function of this name is the C++ runtime's machinery of exceptions (Itanium C++ ABI: Exception Handling), which

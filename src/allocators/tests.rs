@@ -127,7 +127,13 @@ fn wrong_declarations_are_refused_with_the_reason() {
 fn module(id: u32, file_name: &str, symbols: &[(&str, u64)]) -> ModuleSymbols {
     let symbols =
         symbols.iter().map(|(name, addr)| AllocatorSymbol { name: (*name).to_owned(), addr: ObjAddr(*addr), size: 32 });
-    ModuleSymbols { module: ModuleId(id), file_name: file_name.to_owned(), soname: None, symbols: symbols.collect() }
+    ModuleSymbols {
+        module: ModuleId(id),
+        file_name: file_name.to_owned(),
+        soname: None,
+        is_c_library: false,
+        symbols: symbols.collect(),
+    }
 }
 
 /// (module, address, name, family)
@@ -296,6 +302,7 @@ fn mappings_are_told_by_the_c_library() {
     );
     let symbol = |name: &str, addr| AllocatorSymbol { name: name.to_owned(), addr: ObjAddr(addr), size: 8 };
     let module = |id, file: &str, symbols| ModuleSymbols {
+        is_c_library: false,
         module: ModuleId(id),
         file_name: file.to_owned(),
         soname: None,
@@ -330,10 +337,30 @@ fn mappings_are_told_by_the_c_library() {
 fn sbrk_is_found_by_its_symbol() {
     let symbol = |name: &str, addr| AllocatorSymbol { name: name.to_owned(), addr: ObjAddr(addr), size: 16 };
     let symbols = vec![symbol("brk", 16), symbol("__sbrk", 32), symbol("sbrk@@GLIBC_2.2.5", 32), symbol("malloc", 48)];
-    let module = ModuleSymbols { module: ModuleId(0), file_name: "app".to_owned(), soname: None, symbols };
+    let module =
+        ModuleSymbols { module: ModuleId(0), file_name: "app".to_owned(), soname: None, is_c_library: false, symbols };
     let table = AllocatorTable::new();
     assert!(!table.is_sbrk_at(&module, ObjAddr(32)), "nobody has asked for it");
     let table = table.with_mappings();
     let found: Vec<u64> = (0..80).filter(|at| table.is_sbrk_at(&module, ObjAddr(*at))).collect();
     assert_eq!(found, (32..48).collect::<Vec<u64>>());
+}
+
+/// An allocator's own strdup uses what is inside of it; the C library's calls malloc.
+#[test]
+fn functions_that_return_texts_are_probed_where_an_allocator_brings_them() {
+    let table = AllocatorTable::new();
+    let names = [("malloc", 0x100), ("strdup", 0x200), ("realpath", 0x300)];
+    let probed = |module: ModuleSymbols| -> Vec<u64> {
+        table.select_providers(&[module]).probes.iter().map(|probe| probe.addr.0).collect()
+    };
+    assert_eq!(probed(module(1, "libbrings.so", &names)), [0x100, 0x200, 0x300]);
+    let libc = ModuleSymbols { is_c_library: true, ..module(1, "libc.so.6", &names) };
+    assert_eq!(probed(libc), [0x100]);
+    // a static program with mimalloc, whose strdup has both names, and the C library's realpath
+    let both = [("malloc", 0x100), ("strdup", 0x200), ("mi_strdup", 0x200), ("realpath", 0x300)];
+    let program = ModuleSymbols { is_c_library: true, ..module(1, "app", &both) };
+    assert_eq!(probed(program), [0x100, 0x200]);
+    // a library with a strdup and no malloc calls somebody's
+    assert_eq!(probed(module(1, "libtext.so", &names[1..])), [0; 0]);
 }

@@ -57,6 +57,8 @@ pub struct Returned {
     pub result: u64,
     /// What stood at [`Operation::out_argument`] then, if there is one and it could be read.
     pub out: Option<Addr>,
+    /// The size of the block, where it was not known at the entry.
+    pub size: Option<u64>,
 }
 
 impl Operation {
@@ -174,7 +176,7 @@ pub fn outcome<F: FnMut(EventKind) + ?Sized>(operation: Operation, returned: Ret
     };
     match operation {
         Operation::Allocate { size } | Operation::AllocateOut { size, .. } => {
-            tell(allocated(operation.handed_out(returned), size));
+            tell(allocated(operation.handed_out(returned), returned.size.unwrap_or(size)));
         }
         Operation::Overflow { size } => tell(EventKind::Failed { size, by }),
         Operation::Reallocate { old, size } => {

@@ -114,7 +114,7 @@ impl Thread {
         let out = self.calls.out_argument(TASK, site, sp).and_then(|out| self.memory.read_u64(out)).map(Addr);
         let (events, missed) = (&mut self.events, &mut self.missed_returns);
         let emit = &mut |event| keep(event, events, missed);
-        self.calls.leave(&Return { task: TASK, site, sp, returned: Returned { result, out } }, emit)
+        self.calls.leave(&Return { task: TASK, site, sp, returned: Returned { result, out, size: None } }, emit)
     }
 
     fn back(&mut self, result: u64) -> ReturnMatch {
@@ -174,7 +174,8 @@ fn a_return_matches_by_site_and_depth() {
 #[test]
 fn a_call_may_return_on_another_thread() {
     let elsewhere = TaskId { tid: 78, serial: 2 };
-    let at = |sp, result| Return { task: elsewhere, site: SITE, sp, returned: Returned { result, out: None } };
+    let at =
+        |sp, result| Return { task: elsewhere, site: SITE, sp, returned: Returned { result, out: None, size: None } };
     let mut thread = Thread::new();
     thread.call("malloc", &[24]);
     assert!(thread.arrive(thread.entry("malloc", &[30], ALT_SP)));
@@ -574,7 +575,8 @@ fn a_forked_child_is_in_its_parents_calls() {
     let mut calls = thread.calls.fork(TASK, child);
     assert!(calls.pending(child) && !calls.pending(TASK) && thread.calls.pending(TASK));
     let mut told = Vec::new();
-    let at = Return { task: child, site: SITE, sp: SP + 8, returned: Returned { result: 0x1000, out: None } };
+    let at =
+        Return { task: child, site: SITE, sp: SP + 8, returned: Returned { result: 0x1000, out: None, size: None } };
     assert_eq!(calls.leave(&at, &mut |event| told.push(event)), ReturnMatch::Matched);
     let [EventKind::Allocated { by, .. }] = told[..] else { panic!() };
     assert_eq!(by.task, child);

@@ -109,6 +109,13 @@ impl<'d> DynamicTables<'d> {
         (symbol.st_shndx.get(LE) != elf::SHN_UNDEF).then(|| symbol.st_value.get(LE))
     }
 
+    /// The name of a symbol, by its number.
+    pub(super) fn name(self, number: u32) -> Option<&'d [u8]> {
+        let start = usize::try_from(u64::from(number) * SYMBOL_SIZE).ok()?;
+        let (symbol, _) = object::pod::from_bytes::<elf::Sym64<LE>>(self.symbols.get(start..)?).ok()?;
+        string_at(self.strings, u64::from(symbol.st_name.get(LE)))
+    }
+
     pub(super) fn symbols(self) -> impl Iterator<Item = Symbol<'d>> {
         let count = self.symbols.len() / size_of::<elf::Sym64<LE>>();
         let entries = object::pod::slice_from_bytes::<elf::Sym64<LE>>(self.symbols, count).map_or(&[][..], |(e, _)| e);

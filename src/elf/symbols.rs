@@ -100,6 +100,13 @@ impl<'d> Elf<'d> {
             && self.is_code_section(symbol.section)
     }
 
+    /// Whether a symbol is a label of code that other files may know, in whichever table: a function whose author did not say so.
+    pub fn is_code_label(&self, symbol: &Symbol<'_>) -> bool {
+        symbol.kind == SymbolKind::Untyped
+            && symbol.binding != Binding::Local
+            && self.segments().any(|segment| segment.execute && segment.contains(symbol.addr))
+    }
+
     /// All defined symbols that are functions, variables or untyped labels; `.symtab` first.
     pub fn all_symbols(&self) -> impl Iterator<Item = Symbol<'d>> {
         let dynamic = if self.lacks_sections() { self.dynamic_tables() } else { None };

@@ -98,9 +98,19 @@ fn belongs(module: &MappedModule, mapping: &Mapping, rest: &[Mapping]) -> bool {
         Kind::File => module.is_same_file(mapping) && !begins_anew(module, rest),
         // .bss, or a part of the text that the program has moved to anonymous memory. What of a longer run of
         // anonymous mappings is not the module's is cut off at the end.
-        Kind::Anonymous => !module.is_vdso() && module.end() == mapping.start,
+        Kind::Anonymous => {
+            !module.is_vdso() && (module.end() == mapping.start || mapping.perms.is_code() && continues(module, rest))
+        }
         _ => false,
     }
+}
+
+/// Whether the module's file goes on behind the anonymous mappings that `rest` begins with. Where its segments lie apart, as those of programs
+/// that are made for huge pages do, a part of the text that was moved has nothing of the file next to it.
+fn continues(module: &MappedModule, rest: &[Mapping]) -> bool {
+    let Some(next) = rest.iter().position(|mapping| mapping.kind != Kind::Anonymous) else { return false };
+    let rest = rest.get(next..).unwrap_or_default();
+    rest.first().is_some_and(|mapping| module.is_same_file(mapping)) && !begins_anew(module, rest)
 }
 
 /// Whether the first of `rest`, a mapping of the module's file, is the beginning of another load of it.

@@ -114,6 +114,23 @@ fn text_moved_to_anonymous_memory_stays_in_its_module() {
 }
 
 #[test]
+fn text_moved_in_a_program_whose_segments_lie_apart_stays_in_its_module() {
+    let maps = [
+        mapping(0x1_0000, 1, "r--p", 0, "/a"),
+        mapping(0x20_0000, 4, "r-xp", 0, ""),
+        mapping(0x40_0000, 1, "r--p", 0x40_0000, "/a"),
+        mapping(0x50_0000, 1, "rw-p", 0x50_0000, "/a"),
+        // code and data of somebody else's
+        mapping(0x60_0000, 1, "r-xp", 0, ""),
+        mapping(0x70_0000, 1, "r--p", 0, "/b"),
+    ];
+    let modules = modules(&maps);
+    assert_eq!(modules.len(), 1);
+    assert_eq!(modules[0].code(), [Addr(0x20_0000)..Addr(0x20_4000)]);
+    assert_eq!((modules[0].start(), modules[0].end()), (Addr(0x1_0000), Addr(0x50_1000)));
+}
+
+#[test]
 fn two_adjacent_loads_of_one_file_are_two_modules() {
     // As lld lays out an object below one page: all four segments map the file's first page.
     let load = |at: u64| {

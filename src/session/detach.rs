@@ -58,6 +58,7 @@ impl Session {
             process.unpin();
             process.note_peak_resident(process.pid);
             process.note_added_memory();
+            process.judge_unseen(process.pid);
             process.restore_code();
         }
         self.detach_served();
@@ -137,6 +138,7 @@ impl Session {
         process.unpin();
         process.note_peak_resident(process.pid);
         process.note_added_memory();
+        process.judge_unseen(process.pid);
         process.restore_code();
         // The kernel detaches nobody by itself, as the tracer lives on.
         process.ask_to_stop(&mut Asked::of_everyone(), stops);

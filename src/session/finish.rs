@@ -150,6 +150,7 @@ impl Process {
             inherited_at_peak: Amount::default(),
         };
         let mut warnings = self.warnings.clone();
+        warnings.extend(blind_spots.iter().filter(|what| !self.warnings.contains(what)).cloned());
         warnings.extend(self.fallbacks.in_words(self.observer.events()));
         warnings.extend(self.space.untold_python());
         warnings.extend(self.fill.as_ref().and_then(fill::Blocks::untold));

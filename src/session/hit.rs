@@ -6,7 +6,7 @@ use super::jump::Jump;
 use super::process::Process;
 use super::stops::Stops;
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
-use crate::allocators::{Family, Kind, MapFunction};
+use crate::allocators::{Family, Kind, MapFunction, Text};
 use crate::arch::Regs;
 use crate::breakpoints::{Breakpoint, Engine, Probe};
 use crate::calls::{CallContext, Entry, Operation, Return, Returned};
@@ -14,7 +14,7 @@ use crate::event::{EventKind, Missed};
 use crate::fill;
 use crate::memory::ReadMemory;
 use crate::session::space::{
-    ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, Helper, OriginalMemory, SIGACTION_TAG, TEST_TAG,
+    ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, Helper, OriginalMemory, RESOLVER_TAG, SIGACTION_TAG, TEST_TAG,
 };
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::Stopped;
@@ -78,6 +78,9 @@ impl Process {
         if purposes.tags & TEST_TAG != 0 {
             self.on_test(hit, &regs)?;
         }
+        if purposes.tags & RESOLVER_TAG != 0 {
+            self.on_resolver(hit, &regs)?;
+        }
         if purposes.tags & EXIT_TAG != 0 {
             self.on_libc_exit(thread, raw, stops)?;
         }
@@ -90,6 +93,10 @@ impl Process {
     fn on_entry(&mut self, hit: &Hit<'_>, regs: &Regs, function: FunctionId) -> Result<()> {
         let &Hit { tid, thread, raw, at, .. } = hit;
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
+        let text = self.settings.table.get(function).and_then(|f| f.text);
+        if text.is_some_and(|text| !text.allocates(&regs.arguments())) {
+            return Ok(());
+        }
         let Some(return_addr) = self.space.memory.read_u64(Addr(regs.sp())).map(Addr) else {
             self.note_missed_call();
             return Ok(());
@@ -153,6 +160,12 @@ impl Process {
             .get(function)
             .map_or((false, false), |f| (matches!(f.kind, Kind::Free { .. }), f.align.is_some()));
         let mut args = regs.arguments();
+        if let Some(text) = self.settings.table.get(function).and_then(|f| f.text) {
+            args[usize::from(Text::SIZE.0)] = {
+                let mut memory = self.space.original_memory();
+                text.size_at_entry(&args, &mut |at, bytes| memory.read(at, bytes))
+            };
+        }
         let sets_break = self.settings.table.get(function).is_some_and(|f| f.kind == Kind::Mapping(MapFunction::Brk));
         if sets_break {
             // Where it is now: nothing else tells by how much it moves. Of sbrk's call, the program's or malloc's, nobody asks: it costs a look at
@@ -183,7 +196,8 @@ impl Process {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
         let out = self.observer.out_argument(task, site, regs.sp());
         let out = out.and_then(|out| self.space.original_memory().read_u64(out)).map(Addr);
-        let returned = Returned { result: regs.result(), out };
+        let size = self.size_at_return(task, site, regs);
+        let returned = Returned { result: regs.result(), out, size };
         let ending = self.fill.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
         let answer = self.observer.observe(EngineReport::Return(Return { task, site, sp: regs.sp(), returned }));
         let matched = answer == EngineReply::CallEnded;
@@ -200,6 +214,14 @@ impl Process {
             self.space.demote_return_site(site);
         }
         self.release_return_site(site)
+    }
+
+    /// The size of the block that a call has returned, where its function could not tell it at the entry.
+    fn size_at_return(&mut self, task: TaskId, site: Addr, regs: &Regs) -> Option<u64> {
+        let function = self.observer.function_ending(task, site, regs.sp())?;
+        let text = self.settings.table.get(function)?.text?;
+        let mut memory = self.space.original_memory();
+        text.size_at_return(Addr(regs.result()), &mut |at, bytes| memory.read(at, bytes))
     }
 
     /// Takes a return site of one shot away once no call returns there any more.

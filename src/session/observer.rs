@@ -8,7 +8,7 @@ mod pauses;
 mod stream;
 
 use super::engine::{EngineReply, EngineReport, EntryContext};
-use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId};
+use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Function, Kind};
 use crate::calls::{Calls, Classified, Entry, MapCall, Operation, Recorded, ReturnMatch};
 use crate::event::{Definition, EventKind, EventSink, MarkName, Missed, Preexisting, TICK_NS};
@@ -365,6 +365,11 @@ impl Observer {
     /// What the call is about that ends with this return, before it is told.
     pub(super) fn operation_ending(&self, task: TaskId, site: Addr, sp: u64) -> Option<Operation> {
         self.calls.operation_ending(task, site, sp)
+    }
+
+    /// The function whose call ends with a return to `site`.
+    pub(super) fn function_ending(&self, task: TaskId, site: Addr, sp: u64) -> Option<FunctionId> {
+        self.calls.function_ending(task, site, sp)
     }
 
     /// Return addresses of calls that were dropped since the last question.

@@ -10,6 +10,7 @@ use super::leakrecord::LeakWatch;
 use super::observer::Observer;
 use super::pertest::TestWatch;
 use super::pinning::Pinned;
+use super::resolving::Resolving;
 use super::settings::Settings;
 use super::signalstate::SignalState;
 use super::space::AddressSpace;
@@ -68,6 +69,8 @@ pub struct Process {
     pub(super) fill: Option<fill::Blocks>,
     /// Whom probes wait for that take a thread to be placed.
     pub(super) awaited: Awaited,
+    /// Functions that choose one of an allocator's, and run.
+    pub(super) resolving: Vec<Resolving>,
     /// Stops of a kind that we do not know.
     pub(super) unknown_stops: u64,
     pub(super) warnings: Vec<String>,
@@ -127,6 +130,7 @@ impl Process {
             peak_resident: None,
             fill: common.settings.perturb.then(fill::Blocks::default),
             awaited: Awaited::default(),
+            resolving: Vec::new(),
             unknown_stops: 0,
             warnings: Vec::new(),
         }
@@ -251,6 +255,7 @@ impl Process {
         // which any may be the last.
         if tid == self.pid || self.tasks.get(self.pid).is_none_or(|first| first.ending) {
             self.note_peak_resident(tid);
+            self.judge_unseen(tid);
         }
         self.forget_trap_mask(tid);
         self.signals.yielded.remove(&tid);

@@ -14,6 +14,7 @@
 //! | what is needed of such a file; files that several processes have | `facts.rs`, by symbol `named.rs` |
 //! | debug files, and the threads that read them | `companion.rs`, `helper.rs` |
 //! | which function a call calls: operator new or malloc | `callsite.rs` |
+//! | what is called by an allocator function's name, resolvers of IFUNCs | `slots.rs` |
 //! | the functions of a Python interpreter | `python.rs` |
 //! | what is watched in the C library: sigaction, exec, ptrace | `watched_libc.rs`; for the leak scan `data.rs`, `libc_frames.rs`, `annotations.rs` |
 
@@ -37,6 +38,7 @@ mod object;
 mod original;
 mod probes;
 mod python;
+mod slots;
 mod testhooks;
 mod watched_libc;
 
@@ -46,7 +48,9 @@ pub use facts::SharedObjects;
 pub use jumps::{Candidate, LeftRegion, tells_jemalloc_to_profile};
 pub use named::Annotation;
 pub use original::OriginalMemory;
-pub use probes::{ANNOTATION_TAG, EXIT_TAG, GUARD_TAG, LOCKS_TAG, OWN_TRACER_TAG, Probing, SIGACTION_TAG, TEST_TAG};
+pub use probes::{
+    ANNOTATION_TAG, EXIT_TAG, GUARD_TAG, LOCKS_TAG, OWN_TRACER_TAG, Probing, RESOLVER_TAG, SIGACTION_TAG, TEST_TAG,
+};
 
 use super::modulerecord::ModuleRecord;
 use crate::addr::{Addr, ModuleId, StackId};
@@ -183,6 +187,9 @@ impl AddressSpace {
             }
         }
         self.place_probes(table)?;
+        if self.find_called_functions(table) {
+            self.place_probes(table)?;
+        }
         self.guard_new_modules()?;
         self.watch_start()?;
         Ok(self.take_warnings())
@@ -217,14 +224,15 @@ impl AddressSpace {
         }
     }
 
-    fn load(&mut self, tid: i32, mapped: MappedModule, table: &AllocatorTable) {
-        let code = mapped.code();
-        if code.is_empty() {
+    fn load(&mut self, tid: i32, mut mapped: MappedModule, table: &AllocatorTable) {
+        if mapped.code().is_empty() {
             return;
         }
         let id = self.modules.new_id();
         let is_program = files::is_program(tid, self.root.as_deref(), &mapped);
         let Some(Object { facts, bias, file, memory }) = self.object(tid, &mapped, is_program, table) else { return };
+        self.leave_strangers_out(&mut mapped, &facts, bias, file.as_deref());
+        let code = mapped.code();
         self.unwinder.add_module(UnwindModule { id, code: code.clone(), bias, ..facts.unwind.clone() });
         for slack in &facts.slack {
             self.add_slack(bias.to_process(slack.addr), slack.size, id);
@@ -261,6 +269,10 @@ impl AddressSpace {
         }
         if let Err(error) = self.watch_test_hooks(&facts, bias) {
             tracing::debug!("{error}");
+        }
+        let resolvers: Vec<Addr> = facts.named.resolvers.iter().map(|(at, _)| bias.to_process(*at)).collect();
+        if let Err(error) = self.watch_resolvers(&resolvers) {
+            self.note_blind_spot(format!("allocator functions that are chosen at run time may be missed: {error}"));
         }
         self.note_python(id, &facts, bias);
     }

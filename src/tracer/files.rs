@@ -4,6 +4,8 @@
 //! deleted since. What is read here is the file that is mapped, or nothing.
 
 use super::injection::{self, Call};
+use super::loadedby::loaded_file;
+use super::procfs;
 use super::root::TargetRoot;
 use crate::maps::{Device, MappedModule};
 use crate::paths::below;
@@ -78,6 +80,9 @@ pub fn is_program(tid: i32, root: Option<&TargetRoot>, module: &MappedModule) ->
         Some(name) if module.deleted => PathBuf::from(OsStr::from_bytes(name)),
         _ => link,
     };
+    if let Some(loaded) = loaded_file(tid, &link, &procfs::command_line(tid)) {
+        return loaded == module.path;
+    }
     root.and_then(|root| root.inside(&link)).unwrap_or(link) == module.path
 }
 

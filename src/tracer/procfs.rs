@@ -1,6 +1,7 @@
 //! Reading /proc: what the kernel tells of a task without stopping it.
 
 use super::injection::{self, Call};
+use super::loadedby::loaded_program;
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use crate::maps::{self, Mapping};
@@ -353,12 +354,16 @@ pub fn executable(pid: i32) -> Option<PathBuf> {
 }
 
 /// The name under which the program of process `pid`, to be read through its live task `tid`, was started: the basename of
-/// the link in argv[0] if it leads to the executable (redis-server is a link to redis-check-rdb), else that of the
-/// executable, else what the thread calls itself.
+/// the link in argv[0] if it leads to the executable (redis-server is a link to redis-check-rdb), else that of what the dynamic
+/// linker was told to load if that is the executable, else that of the executable, else what the thread calls itself.
 pub fn program_name(pid: i32, tid: i32) -> String {
     let Some(executable) = executable(pid).or_else(|| executable(tid)) else { return comm(tid) };
     let file_name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
-    let invoked = command_line(pid).into_iter().next().and_then(|word| {
+    let command = command_line(pid);
+    if let Some(loaded) = loaded_program(&executable, &command).and_then(file_name) {
+        return loaded;
+    }
+    let invoked = command.into_iter().next().and_then(|word| {
         // A server may rewrite its title: "redis-server *:6379", in one word.
         let title = word.split_whitespace().next()?;
         [word.as_str(), title]

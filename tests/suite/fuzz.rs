@@ -271,7 +271,7 @@ proptest! {
                     Err(error) => assert!(!error.to_string().is_empty()),
                 }
             }
-            let module = ModuleSymbols { module: ModuleId(0), file_name: "lib.so".into(), soname: None, symbols: vec![] };
+            let module = ModuleSymbols { module: ModuleId(0), file_name: "lib.so".into(), soname: None, is_c_library: false, symbols: vec![] };
             std::hint::black_box(table.select_providers(&[module]));
             std::hint::black_box(table.lookup(&noise).is_some() || offset == 0);
         });

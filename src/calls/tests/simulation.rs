@@ -190,13 +190,13 @@ impl Script<'_> {
             task: self.task,
             site: entry.return_addr,
             sp: entry.sp + 8,
-            returned: Returned { result, out: None },
+            returned: Returned { result, out: None, size: None },
         };
         self.step(Input::Return(at, memory), true, events);
     }
 
     fn passes(&mut self, site: Addr, sp: u64) {
-        let at = Return { task: self.task, site, sp, returned: Returned { result: 0x10, out: None } };
+        let at = Return { task: self.task, site, sp, returned: Returned { result: 0x10, out: None, size: None } };
         self.step(Input::Return(at, None), false, Vec::new());
     }
 

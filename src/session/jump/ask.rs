@@ -271,7 +271,7 @@ impl Process {
             function: FunctionId(frame.function()),
             kind: Kind::Ended,
             args: [frame.args[0], frame.args[1], frame.args[2], 0, 0, 0],
-            returned: Returned { result, out },
+            returned: Returned { result, out, size: None },
             stack,
             missed: facts.missed,
             family: facts.family,

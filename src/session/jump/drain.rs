@@ -195,7 +195,7 @@ impl Process {
             function: FunctionId(record.function),
             kind: record.kind,
             args: [record.args[0], record.args[1], record.args[2], 0, 0, 0],
-            returned: Returned { result: record.result, out: Some(Addr(record.out)) },
+            returned: Returned { result: record.result, out: Some(Addr(record.out)), size: None },
             stack: told,
             missed: facts.missed.filter(|_| is_walked),
             family: facts.family,

@@ -101,7 +101,7 @@ impl Thread {
     }
 
     fn returns(&mut self, result: u64) -> EngineReply {
-        let returned = Returned { result, out: None };
+        let returned = Returned { result, out: None, size: None };
         self.observer.observe(EngineReport::Return(Return { task: TASK, site: SITE, sp: SP + 8, returned }))
     }
 
@@ -197,7 +197,7 @@ fn a_forked_childs_stream_begins_anew_and_its_ids_are_its_own() {
     let child = TaskId { tid: 8, serial: 2 };
     let mut forked = thread.observer.fork(TASK, child, false);
     // the child's copy of the thread returns from the malloc that the parent's is in, too
-    let returned = Returned { result: 0x3000, out: None };
+    let returned = Returned { result: 0x3000, out: None, size: None };
     assert_eq!(
         forked.observe(EngineReport::Return(Return { task: child, site: SITE, sp: SP + 8, returned })),
         EngineReply::CallEnded

@@ -180,7 +180,7 @@ impl AddressSpace {
     }
 
     /// Where a PLT stub at `stub` jumps: `jmp [rip+disp32]`, perhaps behind an endbr64 and with a bnd prefix.
-    fn plt_target(&self, stub: Addr) -> Option<Addr> {
+    pub(super) fn plt_target(&self, stub: Addr) -> Option<Addr> {
         let mut code = [0; 16];
         self.read_code(stub, &mut code).then_some(())?;
         let mut skip = 0;
@@ -196,7 +196,7 @@ impl AddressSpace {
 
     /// Whether a slot of the global offset table that leads to `addr` is not resolved yet: `push imm32`, perhaps behind an endbr64, before the PLT
     /// goes to the dynamic linker.
-    fn asks_the_linker(&self, addr: Addr) -> bool {
+    pub(super) fn asks_the_linker(&self, addr: Addr) -> bool {
         let mut code = [0; 5];
         self.read_code(addr, &mut code) && matches!(code, [0x68, ..] | [0xf3, 0x0f, 0x1e, 0xfa, 0x68])
     }
@@ -212,7 +212,7 @@ impl AddressSpace {
         complete
     }
 
-    fn pointer(&self, at: Addr) -> Option<Addr> {
+    pub(super) fn pointer(&self, at: Addr) -> Option<Addr> {
         let mut word = [0; 8];
         (self.memory.read_uncached(at, &mut word) == 8).then(|| Addr(u64::from_le_bytes(word)))
     }

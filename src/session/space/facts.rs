@@ -3,11 +3,11 @@
 use super::helper::{Patience, Soon};
 use super::named::{Named, extent};
 use super::python::{PythonFacts, Scripts};
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
 use crate::cpython::PythonFrame;
-use crate::elf::{self, Elf, Segment, Slack, Symbol, has_jemalloc};
+use crate::elf::{self, Elf, Segment, Slack, SlotOf, Symbol, has_jemalloc};
 use crate::frameworks::Hook;
 use crate::leaks::roots::ModuleData;
 use crate::profile::symbolize::ScriptNames;
@@ -43,6 +43,8 @@ pub(super) struct Facts {
     pub(super) static_entry: Option<ObjAddr>,
     /// What its symbols tell, also those that are in a companion only.
     pub(super) named: Named,
+    /// Slots that the dynamic linker fills with the addresses of allocator functions.
+    pub(super) slots: Vec<(ObjAddr, FunctionId)>,
     /// The dynamic linker's [`LOADER_SYMBOLS`].
     pub(super) loader: Option<(ObjAddr, ObjAddr)>,
     /// The program's own function that returns suppressions for leaks.
@@ -94,6 +96,7 @@ impl Facts {
             slack: elf.executable_slack(),
             unwind: elf.unwind_sections(),
             static_entry: Some(elf.entry()).filter(|_| is_program && elf.is_static()),
+            slots: allocator_slots(elf, &named, table),
             named,
             loader: notify.zip(state).map(|(notify, state)| (notify.addr, state.addr)),
             leak_suppressions: suppressions.filter(Symbol::is_function).map(|symbol| symbol.addr),
@@ -123,6 +126,17 @@ impl Facts {
         let UnwindModule { eh_frame_hdr, eh_frame, debug_frame, .. } = &self.unwind;
         [eh_frame_hdr, eh_frame, debug_frame].into_iter().flatten().map(|section| section.bytes.len()).sum()
     }
+}
+
+/// The slots of an object through which it calls allocator functions.
+fn allocator_slots(elf: &Elf<'_>, named: &Named, table: &AllocatorTable) -> Vec<(ObjAddr, FunctionId)> {
+    let function_of = |of: SlotOf<'_>| match of {
+        SlotOf::Symbol(name) => table.lookup(std::str::from_utf8(name).ok()?).filter(|id| !table.is_mapping(*id)),
+        SlotOf::ResolvedBy(resolver) => {
+            named.resolvers.iter().find(|(addr, _)| *addr == resolver).map(|(_, function)| *function)
+        }
+    };
+    elf.function_slots().into_iter().filter_map(|slot| Some((slot.at, function_of(slot.of)?))).collect()
 }
 
 /// Whether allocator functions of an object may be found by the symbols of a companion only: a static program's, and those

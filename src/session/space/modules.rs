@@ -4,7 +4,7 @@
 use super::facts::{Facts, in_process};
 use super::libc_frames::LibcFrames;
 use super::named::{Annotation, ExecCall};
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::Family;
 use crate::allocators::select::ModuleSymbols;
 use crate::frameworks::Hook;
@@ -48,6 +48,12 @@ pub(super) struct Module {
     pub(super) entry_families: FxHashMap<Addr, Option<Family>>,
     /// Functions that only call a probed one: operator new and delete of libstdc++.
     pub(super) wrappers: Vec<(Range<Addr>, Family)>,
+    /// Slots through which it calls allocator functions.
+    pub(super) slots: Vec<(Addr, FunctionId)>,
+    /// Whether these are filled.
+    pub(super) is_linked: bool,
+    /// The entries of functions that return the address of an allocator function (IFUNC).
+    pub(super) resolvers: FxHashMap<Addr, FunctionId>,
     /// What its code calls.
     pub(super) calls: KnownCalls,
     /// Return sites that have a breakpoint only while a call is in progress.
@@ -110,6 +116,9 @@ impl Module {
             entries: Vec::new(),
             entry_families: FxHashMap::default(),
             wrappers: Vec::new(),
+            slots: facts.slots.iter().map(|&(at, function)| (entry(at), function)).collect(),
+            is_linked: false,
+            resolvers: named.resolvers.iter().map(|&(at, function)| (entry(at), function)).collect(),
             calls: KnownCalls::default(),
             demoted: FxHashSet::default(),
             loader_state: facts.loader.map(|(_, state)| entry(state).add(R_STATE)),
@@ -126,6 +135,7 @@ impl Module {
                 module: id,
                 file_name: name,
                 soname: facts.soname.clone(),
+                is_c_library: named.sigaction.is_some() || !named.exits.is_empty(),
                 symbols: named.allocator.clone(),
             },
             mapped,

@@ -1,6 +1,6 @@
 //! What the symbols of an object tell that has probes: those of its own file, or of its companion if they were stripped.
 
-use crate::addr::ObjAddr;
+use crate::addr::{FunctionId, ObjAddr};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::{AllocatorSymbol, is_exception_runtime_name, is_internal_name};
 use crate::elf::{Elf, PlainSymbols, Symbol, SymbolKind, base_name};
@@ -69,6 +69,8 @@ const UNWINDER: [&str; 4] =
 pub(super) struct Named {
     /// The allocator's functions.
     pub(super) allocator: Vec<AllocatorSymbol>,
+    /// Functions that return the address of one of the allocator's (IFUNC).
+    pub(super) resolvers: Vec<(ObjAddr, FunctionId)>,
     /// Functions of an allocator's inside, where the program holds its own allocator.
     pub(super) internal_code: Vec<Range<ObjAddr>>,
     /// The machinery of exceptions, where a library holds it and an allocator.
@@ -123,6 +125,7 @@ impl Named {
         Self {
             internal_code,
             exception_runtime,
+            resolvers: resolvers(plain, table),
             allocator,
             // posix_spawn, system and popen end in execve, too.
             exec_calls: if sigaction.is_some() { exec_calls.collect() } else { Vec::new() },
@@ -142,21 +145,43 @@ impl Named {
 /// The allocator functions among an object's symbols. The built-in ones are plain; those that the user declares may be any.
 fn allocator_symbols(elf: &Elf<'_>, plain: &PlainSymbols<'_>, table: &AllocatorTable) -> Vec<AllocatorSymbol> {
     let function_of = |symbol: &Symbol<'_>| {
-        let is_label = symbol.kind == SymbolKind::Untyped && elf.is_global_label(symbol);
-        if symbol.kind != SymbolKind::Function && !is_label {
-            return None;
-        }
         let name = base_name(&symbol.name);
         let function = table.lookup(name)?;
-        // A label of assembly code is a function if the user says so.
-        let is_function = !is_label || table.is_declared(function);
+        let is_function = match symbol.kind {
+            SymbolKind::Function => true,
+            // a label of assembly code
+            SymbolKind::Untyped => elf.is_code_label(symbol) && !table.is_mapping(function),
+            SymbolKind::IndirectFunction | SymbolKind::Object => false,
+        };
         is_function.then(|| AllocatorSymbol { name: name.to_owned(), addr: symbol.addr, size: symbol.size })
     };
-    if table.declared_symbols().all(PlainSymbols::may_have) {
+    let mut found: Vec<AllocatorSymbol> = if table.declared_symbols().all(PlainSymbols::may_have) {
         plain.iter().filter_map(function_of).collect()
     } else {
         elf.all_symbols().filter_map(|symbol| function_of(&symbol)).collect()
+    };
+    for symbol in found.iter_mut().filter(|symbol| symbol.size == 0) {
+        symbol.size = size_up_to_next(elf, plain, symbol.addr);
     }
+    found
+}
+
+/// The size of a function that does not state it, as assembly code often does not: it ends where the next one begins, or its segment
+/// does.
+fn size_up_to_next(elf: &Elf<'_>, plain: &PlainSymbols<'_>, addr: ObjAddr) -> u64 {
+    let Some(segment) = elf.segments().find(|segment| segment.execute && segment.contains(addr)) else { return 0 };
+    let next = plain.iter().map(|symbol| symbol.addr).filter(|next| *next > addr).min();
+    next.map_or(segment.end(), |next| next.min(segment.end())).0 - addr.0
+}
+
+/// Where the resolvers of allocator functions begin.
+fn resolvers(plain: &PlainSymbols<'_>, table: &AllocatorTable) -> Vec<(ObjAddr, FunctionId)> {
+    let indirect = plain.iter().filter(|symbol| symbol.kind == SymbolKind::IndirectFunction);
+    let named = indirect.filter_map(|symbol| Some((symbol.addr, table.lookup(&symbol.name)?)));
+    let mut resolvers: Vec<_> = named.filter(|(_, function)| !table.is_mapping(*function)).collect();
+    resolvers.sort_unstable();
+    resolvers.dedup();
+    resolvers
 }
 
 /// The code of the functions whose names `is_wanted`.

@@ -7,15 +7,19 @@ use crate::addr::{Addr, LoadBias};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
 use crate::arch::PAGE_SIZE;
-use crate::elf::{Elf, ElfError, load_bias};
-use crate::maps::{Kind, MappedModule};
+use crate::elf::{Elf, ElfError, Segment, load_bias};
+use crate::maps::{Kind, MappedModule, Mapping};
 use crate::symbols::{Bytes, ModuleMemory};
 use crate::tracer::files;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// So much of a module's code is compared with a file, in bytes.
 const MOST_CODE: u64 = 16 << 20;
+
+/// So many pages of code are compared with a file, where the addresses say already that it may be the file's.
+const PAGES_COMPARED: u64 = 16;
 
 /// A module's object.
 #[derive(Debug)]
@@ -139,6 +143,45 @@ impl AddressSpace {
         // behind the end of the file, the last page has zeros
         let (inside, behind) = memory.split_at(memory.len().min(file.len()));
         !inside.is_empty() && file.starts_with(inside) && behind.iter().all(|&byte| byte == 0)
+    }
+
+    /// Takes anonymous code out of a module that lies between pieces of its file, and is not what the file has there: a JIT's. Text that was moved
+    /// to huge pages is.
+    pub(super) fn leave_strangers_out(
+        &self,
+        mapped: &mut MappedModule,
+        facts: &Facts,
+        bias: LoadBias,
+        file: Option<&File>,
+    ) {
+        let mut end = mapped.start();
+        mapped.segments.retain(|segment| {
+            let is_apart = segment.kind == Kind::Anonymous && segment.perms.is_code() && segment.start != end;
+            let stays = !is_apart || file.is_some_and(|file| self.is_files(segment, &facts.segments, bias, file));
+            if stays {
+                end = segment.end;
+            }
+            stays
+        });
+    }
+
+    /// Whether some pages of a mapping hold what an object's file has at their addresses.
+    fn is_files(&self, mapping: &Mapping, segments: &[Segment], bias: LoadBias, file: &File) -> bool {
+        let pages = mapping.size() / PAGE_SIZE;
+        let step = pages.div_ceil(PAGES_COMPARED).max(1);
+        let mut compared = (0..pages).step_by(usize::try_from(step).unwrap_or(1)).chain([pages.saturating_sub(1)]);
+        compared.all(|page| {
+            let at = mapping.start.add(page * PAGE_SIZE);
+            let addr = bias.to_object(at);
+            let Some(segment) = segments.iter().find(|segment| segment.contains(addr)) else { return false };
+            // the rest of a segment's last page may hold anything
+            let size = PAGE_SIZE.min(segment.file_size.saturating_sub(addr.0 - segment.addr.0));
+            let memory = self.original(at, size);
+            let mut found = vec![0; memory.len()];
+            !found.is_empty()
+                && file.read_exact_at(&mut found, segment.offset + (addr.0 - segment.addr.0)).is_ok()
+                && found == memory
+        })
     }
 
     /// What the program itself has at `at`, up to the first page that can't be read.

@@ -43,12 +43,14 @@ pub(super) enum ToPlace {
     Guard,
     /// A function of a test framework.
     Test,
+    /// The resolver of an allocator function.
+    Resolver,
 }
 
 impl ToPlace {
     /// Whether allocator calls go unseen without it.
     pub(super) const fn is_needed_to_see_all(self) -> bool {
-        matches!(self, Self::Entry(_) | Self::Told(_) | Self::Loader)
+        matches!(self, Self::Entry(_) | Self::Told(_) | Self::Loader | Self::Resolver)
     }
 }
 
@@ -89,28 +91,31 @@ impl Probing {
 }
 
 /// Marks the probe on sigaction(2).
-pub const SIGACTION_TAG: u8 = 1;
+pub const SIGACTION_TAG: u16 = 1;
 
 /// Marks the probe on libc's `_exit`.
-pub const EXIT_TAG: u8 = 2;
+pub const EXIT_TAG: u16 = 2;
 
 /// Marks the probe on a static program's first instruction.
-const START_TAG: u8 = 4;
+const START_TAG: u16 = 4;
 
 /// Marks the probe on ptrace(2).
-pub const OWN_TRACER_TAG: u8 = 8;
+pub const OWN_TRACER_TAG: u16 = 8;
 
 /// Marks the probe on mlockall(2).
-pub const LOCKS_TAG: u8 = 64;
+pub const LOCKS_TAG: u16 = 64;
 
 /// Marks the probes on functions by which the program tells of its memory.
-pub const ANNOTATION_TAG: u8 = 16;
+pub const ANNOTATION_TAG: u16 = 16;
 
 /// Marks the guards: the functions of unwinders that look at stacks.
-pub const GUARD_TAG: u8 = 32;
+pub const GUARD_TAG: u16 = 32;
 
 /// Marks where tests, and functions of their frameworks, begin and return to.
-pub const TEST_TAG: u8 = 128;
+pub const TEST_TAG: u16 = 128;
+
+/// Marks where resolvers of allocator functions begin and return to.
+pub const RESOLVER_TAG: u16 = 256;
 
 impl AddressSpace {
     /// Which functions get probes from now on: places what is missing, takes away what is too much.
@@ -219,6 +224,7 @@ impl AddressSpace {
             ToPlace::Annotation => Purpose::Tag(ANNOTATION_TAG),
             ToPlace::Guard => Purpose::Tag(GUARD_TAG),
             ToPlace::Test => Purpose::Tag(TEST_TAG),
+            ToPlace::Resolver => Purpose::Tag(RESOLVER_TAG),
         };
         let placed = match self.place(probe.addr, purpose, helper) {
             Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,

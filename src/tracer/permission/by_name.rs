@@ -1,5 +1,6 @@
 //! Finding a process by its name (`--by-name`).
 
+use crate::tracer::loadedby::loaded_program;
 use crate::tracer::{ids, procfs};
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -132,7 +133,9 @@ impl Candidate {
         // A server may rewrite its title: redis-server's is "redis-server *:6379", in one word.
         let title = self.command_line.first().and_then(|word| word.split_whitespace().next());
         let whole = self.command_line.first().map(String::as_str);
-        [executable, whole, title].into_iter().flatten().any(basename_is)
+        let loaded = executable.and_then(|path| loaded_program(Path::new(path), &self.command_line));
+        let loaded = loaded.and_then(Path::to_str);
+        [executable, whole, title, loaded].into_iter().flatten().any(basename_is)
     }
 
     /// The command line, or at least the executable; cut off where the end tells no one anything.
@@ -173,12 +176,14 @@ mod tests {
             candidate(12, "/usr/bin/app (deleted)", ""),
             candidate(13, "", "/sbin/init splash"),
             candidate(14, "", ""),
+            candidate(15, "/usr/lib/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.2 --preload a.so ./wrapped x"),
         ];
         assert_eq!(find("redis-server", &all), Ok(10));
         assert_eq!(find("redis-check-rdb", &all), Ok(10));
         assert_eq!(find("a-name-of-more-than-15-characters", &all), Ok(11));
         assert_eq!(find("app", &all), Ok(12));
         assert_eq!(find("init", &all), Ok(13));
+        assert_eq!(find("wrapped", &all), Ok(15));
         for name in ["a-name-of-more-", "redis", "/usr/bin/app", "splash", ""] {
             assert_eq!(find(name, &all), Err(ByNameError::NotFound { name: name.to_owned() }));
         }

@@ -1,0 +1,136 @@
+//! Functions that return a block with a text in it, such as strdup: no argument tells its size, the text does.
+//!
+//! The C library's call its malloc. An allocator that brings its own has them use its inner functions, where no call is seen.
+
+use super::Arg;
+use super::select::{AllocatorSymbol, ModuleSymbols};
+use crate::addr::{Addr, ObjAddr};
+
+/// Reads memory of the process from an address on, and returns how many bytes could be read.
+pub type Read<'a> = dyn FnMut(Addr, &mut [u8]) -> usize + 'a;
+
+/// Which text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Text {
+    /// A copy of that at `from`, of `most` characters if it is told.
+    Copied {
+        /// Where the text is.
+        from: Arg,
+        /// How many characters are copied at most.
+        most: Option<Arg>,
+        /// The size of a character in bytes.
+        unit: u8,
+    },
+    /// What the function finds out, with characters of a byte. With a non-null argument `unless` it writes there, and allocates nothing.
+    Found {
+        /// Where the caller's own memory is.
+        unless: Option<Arg>,
+    },
+}
+
+/// What is read of a text at most, in bytes.
+const MOST: u64 = 64 << 20;
+
+/// So much is read at a time.
+const PIECE: usize = 1024;
+
+impl Text {
+    /// The argument that the size is put into: none of these functions has so many.
+    pub const SIZE: Arg = Arg(5);
+
+    /// Whether a call with these arguments allocates.
+    pub fn allocates(self, args: &[u64; 6]) -> bool {
+        !matches!(self, Self::Found { unless: Some(unless) } if unless.of(args) != 0)
+    }
+
+    /// The size of the block that a call with these arguments asks for, in bytes; 0 where it is not known yet, or can't be.
+    pub fn size_at_entry(self, args: &[u64; 6], read: &mut Read<'_>) -> u64 {
+        let Self::Copied { from, most, unit } = self else { return 0 };
+        let most = most.map_or(u64::MAX, |most| most.of(args));
+        size_of(Addr(from.of(args)), most, unit, read).unwrap_or(0)
+    }
+
+    /// The size of the block that has been returned, if it was not known before.
+    pub fn size_at_return(self, block: Addr, read: &mut Read<'_>) -> Option<u64> {
+        match self {
+            Self::Copied { .. } => None,
+            Self::Found { .. } => Some(size_of(block, u64::MAX, 1, read).unwrap_or(0)),
+        }
+    }
+}
+
+/// What the text at `from` takes in bytes, of `most` characters at most, with its end. None if it can't be read.
+fn size_of(from: Addr, most: u64, unit: u8, read: &mut Read<'_>) -> Option<u64> {
+    let unit = u64::from(unit.max(1));
+    let most = most.min(MOST / unit);
+    let mut piece = [0; PIECE];
+    let mut length = 0;
+    while length < most {
+        let at = from.add(length * unit);
+        // not across the end of a page: the next one may not be there
+        let wanted = usize::try_from(PIECE as u64 - at.0 % PIECE as u64).ok()?;
+        let wanted = wanted.max(usize::try_from(unit).ok()?);
+        let piece = piece.get_mut(..wanted)?;
+        let count = read(at, piece);
+        let characters = piece.get(..count)?.chunks_exact(usize::try_from(unit).ok()?);
+        let count = characters.len() as u64;
+        if let Some(end) = characters.into_iter().position(|character| character.iter().all(|byte| *byte == 0)) {
+            return Some(((length + end as u64).min(most) + 1) * unit);
+        }
+        if count == 0 {
+            return None;
+        }
+        length += count;
+    }
+    Some((most + 1) * unit)
+}
+
+/// Whether one of these functions, at `addr` in a module, is an allocator's: the C library's calls malloc. A program may hold both.
+pub(super) fn is_allocators_own(addr: ObjAddr, module: &ModuleSymbols, provides_malloc: bool) -> bool {
+    let is_mimallocs = |symbol: &AllocatorSymbol| symbol.addr == addr && symbol.name.starts_with("mi_");
+    provides_malloc && (!module.is_c_library || module.symbols.iter().any(is_mimallocs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0x10_0000 - 10;
+
+    /// Memory of one mapping.
+    fn reader(bytes: Vec<u8>) -> impl FnMut(Addr, &mut [u8]) -> usize {
+        move |addr, out| {
+            let Some(rest) = addr.0.checked_sub(START).and_then(|at| bytes.get(at as usize..)) else { return 0 };
+            let count = rest.len().min(out.len());
+            out[..count].copy_from_slice(&rest[..count]);
+            count
+        }
+    }
+
+    #[test]
+    fn a_text_is_as_long_as_it_is_with_its_end() {
+        let text = [vec![b'x'; 3000], vec![0]].concat();
+        let mut memory = reader(text);
+        let of = |most| Text::Copied { from: Arg(0), most, unit: 1 };
+        let args = |most| [START, most, 0, 0, 0, 0];
+        assert_eq!(of(None).size_at_entry(&args(7), &mut memory), 3001);
+        assert_eq!(of(Some(Arg(1))).size_at_entry(&args(7), &mut memory), 8);
+        assert_eq!(of(Some(Arg(1))).size_at_entry(&args(3000), &mut memory), 3001);
+        assert_eq!(of(Some(Arg(1))).size_at_entry(&args(u64::MAX), &mut memory), 3001);
+        assert_eq!(of(Some(Arg(1))).size_at_entry(&args(0), &mut memory), 1);
+        let found = Text::Found { unless: Some(Arg(1)) };
+        assert_eq!(found.size_at_entry(&args(0), &mut memory), 0);
+        assert_eq!(found.size_at_return(Addr(START), &mut memory), Some(3001));
+        assert!(found.allocates(&args(0)) && !found.allocates(&args(1)));
+    }
+
+    #[test]
+    fn wide_characters_end_where_all_bytes_of_one_are_zero() {
+        let mut memory = reader([[1, 0, 0, 0], [0, 1, 0, 0], [0; 4]].concat());
+        let wide = Text::Copied { from: Arg(0), most: None, unit: 4 };
+        assert_eq!(wide.size_at_entry(&[START, 0, 0, 0, 0, 0], &mut memory), 12);
+        // without an end it can't be read
+        let mut endless = reader(vec![1; 40]);
+        assert_eq!(wide.size_at_entry(&[START, 0, 0, 0, 0, 0], &mut endless), 0);
+    }
+}

@@ -1,0 +1,43 @@
+//! Allocator functions that are chosen at run time (IFUNC): the dynamic linker calls a resolver, and what that returns is what the
+//! program will call. It is probed when the resolver returns, before the first call.
+
+use super::hit::Hit;
+use super::process::Process;
+use crate::addr::{Addr, FunctionId};
+use crate::arch::Regs;
+use crate::memory::ReadMemory;
+use crate::session::space::Helper;
+use crate::tracer::Result;
+
+/// A resolver that runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Resolving {
+    tid: i32,
+    function: FunctionId,
+    /// Where it returns to.
+    site: Addr,
+    /// The stack pointer at its entry.
+    sp: u64,
+}
+
+impl Process {
+    /// A thread is where a resolver begins or returns to.
+    pub(super) fn on_resolver(&mut self, hit: &Hit<'_>, regs: &Regs) -> Result<()> {
+        let returns = |r: &Resolving| r.tid == hit.tid && r.site == hit.at && r.sp.wrapping_add(8) == regs.sp();
+        if let Some(index) = self.resolving.iter().position(returns) {
+            let ended = self.resolving.swap_remove(index);
+            self.settle();
+            self.space.resolved(ended.function, Addr(regs.result()), &self.settings.table)?;
+            self.observer.define_modules(self.space.module_records());
+        }
+        if let Some(function) = self.space.resolver_at(hit.at) {
+            let Some(site) = self.space.original_memory().read_u64(Addr(regs.sp())).map(Addr) else { return Ok(()) };
+            if self.space.watch_resolved(site, &Helper::at_trap(hit.thread, hit.raw))? {
+                self.resolving.push(Resolving { tid: hit.tid, function, site, sp: regs.sp() });
+            }
+        } else if !self.resolving.iter().any(|resolving| resolving.site == hit.at) {
+            self.space.unwatch_resolved(hit.at)?;
+        }
+        Ok(())
+    }
+}

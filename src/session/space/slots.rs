@@ -1,0 +1,178 @@
+//! What the program calls by an allocator function's name: the dynamic linker has written it to slots, whichever way it came to it
+//! (interposition, versions, DT_SYMBOLIC, a namespace of its own, the resolver of an IFUNC). What it finds there is probed like a
+//! function of that name; where that can't be, calls go unseen, and that is told.
+
+use super::AddressSpace;
+use super::modules::Module;
+use super::probes::{Deferred, RESOLVER_TAG, ToPlace};
+use crate::addr::{Addr, FunctionId, ModuleId};
+use crate::allocators::AllocatorTable;
+use crate::allocators::select::{AllocatorSymbol, is_dynamic_linker};
+use crate::breakpoints::Purpose;
+use crate::session::space::{Helper, Placed};
+use crate::tracer::Result;
+
+/// A stub leads to a slot, and that to a function; or to one stub more, where a program has the address of a function of its library.
+const LONGEST_CHAIN: usize = 4;
+
+/// The size of a function that no symbol tells.
+const UNKNOWN_SIZE: u64 = 1;
+
+impl AddressSpace {
+    /// Looks at the slots of modules that have been linked since: what is called by an allocator function's name counts as such a
+    /// function of its module from now on. Whether there was one that had not.
+    pub(super) fn find_called_functions(&mut self, table: &AllocatorTable) -> bool {
+        let mut found = Vec::new();
+        let mut settled = Vec::new();
+        for module in self.modules.iter().filter(|module| !module.is_linked && !is_dynamic_linker(&module.symbols)) {
+            let mut is_linked = true;
+            for &(slot, function) in &module.slots {
+                match self.called_through(slot) {
+                    Called::Function(at) => found.extend(module.may_lead_to(at, function).then_some((at, function))),
+                    Called::Later => {}
+                    Called::Nothing => is_linked = false,
+                }
+            }
+            if is_linked {
+                settled.push(module.id);
+            }
+        }
+        for id in settled {
+            if let Some(module) = self.modules.get_mut(id) {
+                module.is_linked = true;
+            }
+        }
+        found.retain(|&(at, function)| !self.is_seen(at, function, table));
+        let mut is_new = false;
+        for (at, function) in found {
+            is_new |= self.note_function(at, function, table);
+        }
+        is_new
+    }
+
+    /// Whether a call of `function` that goes to `at` is seen.
+    fn is_seen(&self, at: Addr, function: FunctionId, table: &AllocatorTable) -> bool {
+        let Some(module) = self.module(at) else { return false };
+        is_dynamic_linker(&module.symbols)
+            || module.entry_families.contains_key(&at)
+            || module.wrappers.iter().any(|(range, _)| range.contains(&at))
+            || module.has_function(at)
+            // it calls the allocator, which is probed
+            || table.is_wrapper_candidate(function) && module.entries.is_empty()
+    }
+
+    /// From now on `at` is a function of its module by this name. False if it can't be: it is in no module.
+    fn note_function(&mut self, at: Addr, function: FunctionId, table: &AllocatorTable) -> bool {
+        let Some(name) = table.get(function).map(|function| function.symbol.clone()) else { return false };
+        let id = self.module_at(at);
+        if let Some(module) = self.modules.get_mut(id).filter(|_| id != ModuleId::NONE)
+            && !module.has_function(at)
+        {
+            let addr = module.bias.to_object(at);
+            module.symbols.symbols.push(AllocatorSymbol { name, addr, size: UNKNOWN_SIZE });
+            return true;
+        }
+        false
+    }
+
+    /// Notes what was called through slots and has no probe. Whether there is such: calls were missed.
+    pub fn judge_slots(&mut self, table: &AllocatorTable) -> bool {
+        let mut unseen = Vec::new();
+        for module in self.modules.iter().filter(|module| !is_dynamic_linker(&module.symbols)) {
+            for &(slot, function) in &module.slots {
+                if let Called::Function(at) = self.called_through(slot)
+                    && module.may_lead_to(at, function)
+                    && !self.is_seen(at, function, table)
+                {
+                    let (name, caller, place) = (table.name(function), module.name(), self.place_in_module(at));
+                    unseen.push(format!(
+                        "calls of {name} by {caller} go to {place}, where no probe stands: what is allocated or freed there is missed"
+                    ));
+                }
+            }
+        }
+        let is_blind = !unseen.is_empty();
+        for what in unseen {
+            self.note_blind_spot(what);
+        }
+        is_blind
+    }
+
+    /// What a call through the slot goes to.
+    fn called_through(&self, slot: Addr) -> Called {
+        let Some(mut at) = self.pointer(slot).filter(|at| *at != Addr::NULL) else { return Called::Nothing };
+        for _ in 0..LONGEST_CHAIN {
+            if !self.maps.find(at).is_some_and(|mapping| mapping.perms.execute) {
+                return Called::Nothing;
+            }
+            if self.asks_the_linker(at) {
+                return Called::Later;
+            }
+            match self.plt_target(at) {
+                Some(next) => at = next,
+                None => return Called::Function(at),
+            }
+        }
+        Called::Later
+    }
+
+    /// Watches the resolvers of a module's allocator functions: what they return is what will be called.
+    pub(super) fn watch_resolvers(&mut self, resolvers: &[Addr]) -> Result<()> {
+        for &addr in resolvers {
+            self.place_or_defer(Deferred { addr, to_place: ToPlace::Resolver }, None)?;
+        }
+        Ok(())
+    }
+
+    /// Which function a resolver that begins at `at` is for.
+    pub fn resolver_at(&self, at: Addr) -> Option<FunctionId> {
+        self.module(at)?.resolvers.get(&at).copied()
+    }
+
+    /// Watches where a resolver returns to. False if no breakpoint can be there.
+    pub fn watch_resolved(&mut self, at: Addr, helper: &Helper<'_>) -> Result<bool> {
+        Ok(self.place(at, Purpose::Tag(RESOLVER_TAG), Some(helper))? == Placed::Done(()))
+    }
+
+    /// No resolver returns to `at` any more.
+    pub fn unwatch_resolved(&mut self, at: Addr) -> Result<()> {
+        if self.resolver_at(at).is_some() {
+            return Ok(());
+        }
+        self.take_away(at, |purposes| (purposes.tags & RESOLVER_TAG != 0).then_some(Purpose::Tag(RESOLVER_TAG)))
+    }
+
+    /// A resolver has said that calls of `function` go to `at`.
+    pub fn resolved(&mut self, function: FunctionId, at: Addr, table: &AllocatorTable) -> Result<()> {
+        if !self.is_seen(at, function, table) && self.note_function(at, function, table) {
+            self.place_probes(table)?;
+        }
+        Ok(())
+    }
+}
+
+impl Module {
+    /// Whether a symbol says that an allocator's function begins there, or something else was found to.
+    fn has_function(&self, at: Addr) -> bool {
+        let at = self.bias.to_object(at);
+        self.symbols.symbols.iter().any(|symbol| symbol.addr == at && symbol.size > 0)
+    }
+
+    /// Whether what one of its slots for `function` leads to can be that. In its own code it is one that a resolver has chosen: others have symbols there,
+    /// and what has none is a stub of the PLT that asks the dynamic linker in a way that is not known.
+    fn may_lead_to(&self, at: Addr, function: FunctionId) -> bool {
+        let is_own = self.mapped.code().iter().any(|code| code.contains(&at));
+        !is_own || self.resolvers.values().any(|resolved| *resolved == function)
+    }
+}
+
+/// See [`AddressSpace::called_through`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Called {
+    /// This function.
+    Function(Addr),
+    /// The dynamic linker, which finds the function then.
+    Later,
+    /// Nothing: the slot has not been filled.
+    Nothing,
+}

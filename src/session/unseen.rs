@@ -1,0 +1,58 @@
+//! Of a process at its end, or when it is let go: whether there are signs that it has allocated in ways that were not seen.
+
+use super::process::Process;
+use crate::maps::{self, Kind, Mapping};
+
+/// So much a C library's allocator asks of the kernel at its first call, in bytes. What has less is no heap: a static program's start puts
+/// its first thread's variables there.
+const FIRST_HEAP: u64 = 128 << 10;
+
+impl Process {
+    /// Notes what was not seen, while the memory is there. `tid` is a task that lives.
+    pub(super) fn judge_unseen(&mut self, tid: i32) {
+        if !self.identity.selected {
+            return;
+        }
+        self.settle();
+        if self.space.judge_slots(&self.settings.table) {
+            // blocks may have come and gone so: what was freed, or leaked, in other ways is not certain either
+            self.note_missed_call();
+        }
+        // a forked child has its parent's heap
+        let is_fork = self.identity.parent.is_some() && self.identity.images.is_empty();
+        let is_silent =
+            self.observer.events() == 0 && !self.observer.is_paused() && self.observer.paused_for().is_zero();
+        if is_fork || !is_silent || !self.space.has_probes() || self.space.refresh_maps(tid).is_err() {
+            return;
+        }
+        let [by_break, by_mmap] = [Kind::Heap, Kind::Anonymous].map(|kind| size_of(self.space.mappings(), kind));
+        if by_break + by_mmap == 0 {
+            return;
+        }
+        let heap = format!("{:.1} MiB", (by_break + by_mmap) as f64 / 1024.0 / 1024.0);
+        let advice = "functions that heaptrace does not know: name them with --alloc-fn and --free-fn";
+        if self.identity.attached {
+            self.warn_once(format!(
+                "no call of an allocator function was seen, though the process has {heap} of memory of its own: it did not allocate in \
+                 this time, or does it by {advice} (`heaptrace heap {}` shows what its heap holds)",
+                self.pid
+            ));
+            return;
+        }
+        let text = format!(
+            "no call of an allocator function was seen, though the program had {heap} of memory of its own: it allocates by {advice}"
+        );
+        // what else asks for memory there is no program's own
+        if by_break > 0 { self.space.note_blind_spot(text) } else { self.warn_once(text) }
+    }
+}
+
+/// The bytes of memory that the process alone can write, in mappings of this kind that an allocator may have made.
+fn size_of(mappings: &[Mapping], kind: Kind) -> u64 {
+    let modules = maps::modules(mappings);
+    let is_modules = |mapping: &Mapping| modules.iter().any(|m| (m.start()..m.end()).contains(&mapping.start));
+    let is_own = |mapping: &&Mapping| {
+        mapping.kind == kind && mapping.perms.write && !mapping.perms.shared && mapping.size() >= FIRST_HEAP
+    };
+    mappings.iter().filter(is_own).filter(|mapping| !is_modules(mapping)).map(Mapping::size).sum()
+}

@@ -1,0 +1,129 @@
+//! Allocator functions that no symbol of a function leads to: chosen at run time (IFUNC), labels of assembly code, functions beside malloc
+//! that return texts; and programs that allocate by none that is known. What the program would call is probed, or it is said that it is not.
+
+use crate::support::fixtures;
+use crate::support::procfs;
+use crate::support::program::{Checked, Program};
+use std::path::{Path, PathBuf};
+
+/// What `loses_one` allocates and what of it is lost.
+const ALLOCATIONS: u64 = 1001;
+const LOST: u64 = 123;
+
+/// Why the jump engine leaves some of these functions alone: they are that short, or their first instructions can't be moved.
+const SHORT: [&str; 3] = [
+    "as code that is shorter than a jump",
+    "as none of its allocator's functions can be wrapped",
+    "as the first instructions can't be moved out of a jump's way",
+];
+
+fn knows_short(program: Program) -> Program {
+    SHORT.into_iter().fold(program, Program::stays_on_trap)
+}
+
+fn libraries() -> [PathBuf; 2] {
+    [fixtures::library_with("chosen_allocator", &[]), fixtures::library("untyped_allocator")]
+}
+
+/// `loses_one` with a library that heaptrace itself does not get.
+fn preloaded(library: &Path) -> Program {
+    let preload = format!("LD_PRELOAD={}", library.display());
+    Program::new("/usr/bin/env").args([preload.as_ref(), fixtures::program("loses_one").as_os_str()])
+}
+
+fn assert_all_seen(program: Program) {
+    let program = knows_short(program).input("go\n");
+    let traced = program.traced();
+    let [allocations, frees] = ["allocations", "frees"].map(|name| traced.report.total(name));
+    assert!(allocations >= ALLOCATIONS && allocations - frees >= 1, "{allocations} {frees}: {}", traced.ended.stderr);
+    assert_eq!(traced.report.site_sum(&["lose", "allocate"], "/allocated/objects"), ALLOCATIONS - 1);
+    traced.report.assert_no_anomaly();
+    let checked = program.checked(&[]);
+    assert_eq!(checked.ended.code(), 23, "{}", checked.ended.stderr);
+    assert_eq!(lost(&checked), LOST, "{}", checked.ended.stderr);
+}
+
+/// Bytes that are definitely lost.
+fn lost(checked: &Checked) -> u64 {
+    checked.report.number("/leaks/definite/bytes")
+}
+
+/// Preloaded and linked, bound at once and at the first call, and in static programs, where the program's own start calls the resolvers.
+#[test]
+fn functions_that_no_symbol_names_as_such_are_seen() {
+    for library in libraries() {
+        assert_all_seen(preloaded(&library));
+        let linked = || Program::new(fixtures::program_linked("loses_one", &[&library]));
+        assert_all_seen(linked());
+        assert_all_seen(linked().env("LD_BIND_NOW", "1"));
+    }
+    for kind in ["-static", "-static-pie"] {
+        assert_all_seen(Program::new(fixtures::program_with("loses_one", &["-DINSIDE", kind])));
+    }
+}
+
+/// Where they were chosen before heaptrace came, the slots tell.
+#[test]
+fn functions_that_were_chosen_before_an_attach_are_seen() {
+    for library in libraries() {
+        let program = Program::fixture("loses_one").env("LD_PRELOAD", &library).env("LD_BIND_NOW", "1");
+        let mut running = program.start();
+        let pid = running.value("ready").parse().unwrap();
+        let tracer = knows_short(Program::new("/bin/true"));
+        let attached = tracer.start_attached(&[], pid);
+        procfs::wait_until_answered(pid);
+        running.send("go");
+        assert_eq!(running.line(), "done");
+        procfs::order(pid, "detach");
+        let traced = tracer.collect(attached.wait().success());
+        assert_eq!(traced.report.total("allocations"), ALLOCATIONS, "{}", traced.ended.stderr);
+        running.feed(b"");
+        running.wait().success();
+    }
+}
+
+/// What is called in no module has no probe: nothing is judged then, and all are told.
+#[test]
+fn calls_that_go_where_no_probe_can_be_are_told() {
+    let library = fixtures::library_with("chosen_allocator", &["-DUNSEEN"]);
+    let program = knows_short(preloaded(&library).input("go\n"));
+    let checked = program.checked(&[]);
+    assert_eq!(checked.ended.code(), 125, "{}", checked.ended.stderr);
+    let traced = program.traced();
+    assert!(traced.report.0["warnings"].to_string().contains("where no probe stands"), "{}", traced.ended.stderr);
+}
+
+/// "No allocation was seen" of a program that has a heap is no clean bill.
+#[test]
+fn a_heap_of_which_no_call_was_seen_is_told() {
+    let program = Program::fixture("by_break");
+    let checked = program.checked(&[]);
+    assert_eq!(checked.ended.code(), 125, "{}", checked.ended.stderr);
+    let traced = program.traced();
+    assert_eq!(traced.ended.code(), 0);
+    assert!(traced.ended.stderr.contains("no call of an allocator function was seen"), "{}", traced.ended.stderr);
+    // a program that has none has nothing to be told of
+    let without = Program::new(fixtures::program_with("by_break", &["-DWITHOUT"]));
+    let checked = without.checked(&[]);
+    assert_eq!(checked.ended.code(), 0, "{}", checked.ended.stderr);
+    assert!(!without.traced().ended.stderr.contains("no call of an allocator"));
+}
+
+/// An allocator's own strdup and its kin: each block is known when it is freed, and has the size of its text.
+#[test]
+fn texts_that_an_allocator_makes_by_itself_are_seen() {
+    let library = fixtures::library("brings_texts");
+    let program = Program::new(fixtures::program_linked("texts", &[&library]));
+    let program = knows_short(program.stays_on_trap("arguments"));
+    let traced = program.traced();
+    let numbers: Vec<u64> = traced.ended.text().split_whitespace().map(|number| number.parse().unwrap()).collect();
+    let seen = ["allocations", "bytes_allocated", "frees"].map(|name| traced.report.total(name));
+    assert_eq!(seen.as_slice(), numbers, "{}", traced.ended.stderr);
+    traced.report.assert_no_anomaly();
+    // the C library's call malloc, which is what is counted
+    let traced = Program::fixture("texts").traced();
+    let seen = ["allocations", "frees"].map(|name| traced.report.total(name));
+    assert!(seen[0] >= numbers[0] && seen[0] - seen[1] >= numbers[0] - numbers[2], "{seen:?}");
+    assert!(traced.report.0.to_string().contains("malloc"));
+    traced.report.assert_no_anomaly();
+}
