@@ -67,13 +67,13 @@ mod tests {
     /// The bytes are those that GNU as gives for the instructions named.
     #[test]
     fn only_plain_ways_to_the_return_are_followed() {
-        let of = |code: &[u8]| super::of(code, Addr(0x1000));
+        let rule = |code: &[u8]| of(code, Addr(0x1000));
         let saved = [SAME, -2, SAME, SAME, SAME, SAME];
         // call deregister_tm_clones; movb $1,completed(%rip); pop %rbp; ret
         let crt = b"\xe8\x64\xff\xff\xff\xc6\x05\x1d\x2f\x00\x00\x01\x5d\xc3";
-        assert_eq!(of(crt), Some(Rule::Compact { base: Base::Rsp, offset: 16, saved }));
+        assert_eq!(rule(crt), Some(Rule::Compact { base: Base::Rsp, offset: 16, saved }));
         let with_leave = b"\xc6\x05\x1d\x2f\x00\x00\x01\xc9\xc3";
-        assert_eq!(of(with_leave), Some(Rule::Compact { base: Base::Rbp, offset: 16, saved }), "movb; leave; ret");
+        assert_eq!(rule(with_leave), Some(Rule::Compact { base: Base::Rbp, offset: 16, saved }), "movb; leave; ret");
         for other in [
             &b"\xc3"[..],                        // ret: the frame pointer is not in play
             b"\xc9\xc3",                         // leave; ret
@@ -85,7 +85,7 @@ mod tests {
             b"\x48\x83\xc4\x08\x5d\xc3",         // add $8,%rsp; pop %rbp; ret
             b"\x5d",                             // cut off
         ] {
-            assert_eq!(of(other), None, "{other:02x?}");
+            assert_eq!(rule(other), None, "{other:02x?}");
         }
     }
 }

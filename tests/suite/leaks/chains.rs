@@ -246,8 +246,8 @@ fn pointers_with_tags() {
     ];
     let checked = assert_classes(&fixture("tagged"), &expected, &[]);
     let doubt = |function: &str| {
-        let findings = checked.report.list("/findings").iter();
-        let finding = findings.filter(|finding| functions_of(finding)[0] == function).next().unwrap();
+        let mut findings = checked.report.list("/findings").iter();
+        let finding = findings.find(|finding| functions_of(finding)[0] == function).unwrap();
         finding["doubt"].as_str().map(str::to_owned)
     };
     assert_eq!(doubt("upper_bits").as_deref(), Some("tagged"));
