@@ -106,6 +106,15 @@ impl Family {
         self != other && self != Self::Other && other != Self::Other
     }
 
+    /// The operator that gives a block of this family back, by its name: with the size or without is up to the compiler's options.
+    pub const fn deletes(self) -> Option<&'static str> {
+        match self {
+            Self::New => Some("operator delete(void*)"),
+            Self::NewArray => Some("operator delete[](void*)"),
+            Self::Malloc | Self::Other | Self::Mapping => None,
+        }
+    }
+
     /// Whether this is one of C++'s operators: candidates for wrappers, which only call another allocator function.
     pub fn is_operator(self) -> bool {
         matches!(self, Self::New | Self::NewArray)

@@ -29,14 +29,11 @@ pub struct CheckRules {
     pub growth: Vec<GrowthLimit>,
 }
 
-/// The function by which a program gives suppressions of its own.
-const OWN: &str = "__lsan_default_suppressions";
-
 impl CheckRules {
-    /// Adds the suppressions that `module` of the program has in itself; None as `text`: it has some that can't be read without
-    /// running its code. Returns a warning if they could not be used.
-    pub(crate) fn add_own_suppressions(&mut self, module: &str, text: Option<&[u8]>) -> Option<String> {
-        let file = format!("{OWN} of {module}");
+    /// Adds the suppressions that `module` of the program has in itself, by its `function`; None as `text`: it has some that can't be read
+    /// without running its code. Returns a warning if they could not be used.
+    pub(crate) fn add_own_suppressions(&mut self, module: &str, function: &str, text: Option<&[u8]>) -> Option<String> {
+        let file = format!("{function} of {module}");
         match text.map(|text| Suppressions::read(text, &file)) {
             Some(Ok(own)) => {
                 self.suppressions.extend(own);

@@ -96,6 +96,7 @@ pub struct HeapError {
     pub align: Option<u64>,
     pub given_align: Option<u64>,
     pub function: FunctionId,
+    pub operator: Option<&'static str>,
     pub task: u32,
     pub stack: StackId,
     pub alloc_stack: Option<StackId>,

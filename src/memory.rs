@@ -26,6 +26,12 @@ pub trait ReadMemory {
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
         vec![range]
     }
+
+    /// Whether the page at `at`, which can't be read, holds nothing that the program could read there either: a guard, or, where a file is
+    /// mapped, what lies behind its end. Each such page of a file where that is not known.
+    fn holds_nothing(&mut self, _at: Addr, is_file: bool) -> bool {
+        is_file
+    }
 }
 
 /// Memory that can be read at several places at a time.
@@ -46,6 +52,10 @@ impl<M: ReadMemory + ?Sized> ReadMemory for &mut M {
 
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
         (**self).touched(range)
+    }
+
+    fn holds_nothing(&mut self, at: Addr, is_file: bool) -> bool {
+        (**self).holds_nothing(at, is_file)
     }
 }
 

@@ -108,8 +108,8 @@ impl Profiler {
         let mut recording = self.trace(program.as_ref(), arguments, Some(ScanOptions::default()))?;
         let mut rules = rules.clone();
         if let LeakScan::Done(scan) = &recording.leaks {
-            for OwnSuppressions { module, text } in &scan.own_suppressions {
-                recording.warnings.extend(rules.add_own_suppressions(module, text.as_deref()));
+            for OwnSuppressions { module, function, text } in &scan.own_suppressions {
+                recording.warnings.extend(rules.add_own_suppressions(module, function, text.as_deref()));
             }
         }
         let circumstances = naming::circumstances(&recording);

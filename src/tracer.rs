@@ -14,6 +14,7 @@ pub mod cputime;
 pub mod disturbance;
 pub mod execevents;
 pub mod faults;
+mod fileend;
 pub mod files;
 pub mod guardian;
 pub mod ids;

@@ -218,6 +218,9 @@ fn hide(site: &mut LeakSite, rule: usize, classes: &[bool; 4]) -> Amount {
 /// on the stack.
 const TWINS: [(&str, &str); 2] = [("operator new(", "operator new[]("), ("operator delete(", "operator delete[](")];
 
+/// How the names of all operators begin that give a block back.
+const DELETES: &str = "operator delete";
+
 /// What Memcheck's replacements of the allocator are part of.
 const MEMCHECK: &str = "/usr/libexec/valgrind/vgpreload_memcheck-amd64-linux.so";
 
@@ -230,6 +233,11 @@ fn frames<'a>(profile: &'a Profile, called: &'a str, stack: usize, table: &'a Al
         let twin = |name: &str| name.strip_prefix(array) == Some(parameters);
         let twin = table.iter().find(|(_, function)| twin(&function.name));
         functions.extend(twin.into_iter().flat_map(|(_, function)| [function.name.as_ref(), function.symbol.as_str()]));
+    }
+    if called.starts_with(DELETES) {
+        // with the size or without is up to the compiler's options
+        let operators = table.iter().filter(|(_, function)| function.name.starts_with(DELETES));
+        functions.extend(operators.map(|(_, function)| function.symbol.as_str()));
     }
     let modules = profile.allocators.iter().filter_map(|allocator| profile.modules.get(allocator.module));
     let objects = modules.filter_map(|module| module.path.to_str()).chain([MEMCHECK]).collect();

@@ -263,23 +263,23 @@ fn unobserved(profile: &Profile, policy: &Policy, circumstances: &Circumstances)
 
 /// What of memory could not be read, as a sentence without a full stop.
 pub fn unreadable(profile: &Profile) -> Option<String> {
-    let bytes = profile.leaks.as_ref().map_or(0, |leaks| leaks.unreadable_bytes);
-    (bytes > 0).then(|| {
-        format!(
-            "{} of the program's memory could not be read: blocks that only pointers there lead to look lost",
-            plural(bytes, "byte")
-        )
-    })
+    let leaks = profile.leaks.as_ref().filter(|leaks| leaks.unreadable_bytes > 0)?;
+    let bytes = plural(leaks.unreadable_bytes, "byte");
+    let names = in_brackets(&leaks.unreadable_names);
+    Some(format!(
+        "{bytes} of the program's memory could not be read{names}: blocks that only pointers there lead to look lost"
+    ))
+}
+
+/// Names as ` (a, b)`; nothing where there are none.
+pub fn in_brackets(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
 }
 
 /// Which children ran unseen, as a sentence without a full stop.
 pub fn unchecked_children(profile: &Profile) -> String {
     let children = &profile.children;
-    let names = if children.untraced_names.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", children.untraced_names.join(", "))
-    };
+    let names = in_brackets(&children.untraced_names);
     let who = if children.untraced == 1 { "child process" } else { "child processes" };
     let were = if children.untraced == 1 { "was" } else { "were" };
     format!("{} {who}{names} {were} not checked", grouped(children.untraced))

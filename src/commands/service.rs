@@ -14,7 +14,7 @@ use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, PprofColumns};
 use crate::inspect;
 use crate::naming::{self, KnownNames, Wanted};
-use crate::profile::leaks::{ClassAmounts, LeakSite};
+use crate::profile::leaks::{LeakSite, SiteSums};
 use crate::progress::Progress;
 use crate::session::{Answer, HeapCapture, Interim, Requests, Wish};
 use crate::tracer::TracerError;
@@ -120,7 +120,7 @@ struct Guest {
 #[derive(Debug, Default)]
 struct Slow {
     /// What each site had at the last leak scan, by site id.
-    before: Option<FxHashMap<u64, ClassAmounts>>,
+    before: Option<FxHashMap<u64, SiteSums>>,
     /// Names that snapshots have needed so far.
     known: KnownNames,
     /// How many snapshots were given.
@@ -348,7 +348,7 @@ impl Answerer {
         capture: HeapCapture,
         question: &Question,
         look: Look,
-        last: Option<&mut Option<FxHashMap<u64, ClassAmounts>>>,
+        last: Option<&mut Option<FxHashMap<u64, SiteSums>>>,
     ) -> Result<String, String> {
         let wanted = Wanted { block: question.block, ..wanted(&self.options) };
         let mut profile = naming::build_profile(capture.classify()?, wanted, &mut KnownNames::default());

@@ -16,7 +16,7 @@ use super::telling;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, short_name};
 use super::view::{NamedFrame, View};
 use crate::addr::Addr;
-use crate::check::verdict::{DEFAULT_LEAK_KINDS, unchecked_children};
+use crate::check::verdict::{DEFAULT_LEAK_KINDS, in_brackets, unchecked_children};
 use crate::profile::leaks::{
     BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };
@@ -450,7 +450,9 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     totals(&mut out, layout, leaks, &profile.suppressions);
     let unread = match leaks.unreadable_bytes {
         0 => String::new(),
-        bytes => format!(", {} more could not be read", human_bytes(bytes)),
+        bytes => {
+            format!(", {} more could not be read{}", human_bytes(bytes), in_brackets(&leaks.unreadable_names))
+        }
     };
     let looked = format!("{} looked through{unread}", human_bytes(leaks.scanned_bytes));
     let _ = writeln!(out, "  {}", layout.paint.dim(&looked));

@@ -4,6 +4,7 @@ use super::leaks::{doubt_sentences, untold_sentence};
 use super::problems::{leak_sentence, leak_state};
 use super::text::{self, Paint, plural};
 use crate::addr::Addr;
+use crate::check::verdict::in_brackets;
 use crate::leaks::{Doubted, Doubts, Path, Scan, Untold};
 use crate::profile::Amount;
 use crate::profile::leaks::{ClassAmounts, LeakClass};
@@ -156,8 +157,10 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
         writeln!(out, "  {}", paint.dim(&format!("{} looked through", text::human_bytes(report.scan.scanned_bytes()))));
     if report.scan.unreadable_bytes() > 0 {
         let unread = text::human_bytes(report.scan.unreadable_bytes());
-        let line =
-            format!("{unread} could not be read: blocks that only pointers there lead to look lost, and may not be.");
+        let names = in_brackets(report.scan.unreadable_names());
+        let line = format!(
+            "{unread} could not be read{names}: blocks that only pointers there lead to look lost, and may not be."
+        );
         let _ = writeln!(out, "{}", text::wrap(&line, 0, WIDTH));
     }
     for sentence in doubt_sentences(&doubts(report.scan)) {
@@ -223,6 +226,7 @@ pub fn json(report: &LostReport<'_>) -> String {
     leaks.insert("moment".to_owned(), json!("request"));
     leaks.insert("stopped_ns".to_owned(), json!(report.stood_ns));
     leaks.insert("scanned_bytes".to_owned(), json!(report.scan.scanned_bytes()));
+    leaks.insert("unreadable_names".to_owned(), json!(report.scan.unreadable_names()));
     leaks.insert("unreadable_bytes".to_owned(), json!(report.scan.unreadable_bytes()));
     let untold: Vec<&str> = report.scan.untold().into_iter().map(Untold::name).collect();
     leaks.insert("untold".to_owned(), json!(untold));

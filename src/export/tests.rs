@@ -176,6 +176,7 @@ fn leaks() -> Leaks {
         moment: ScanMoment::Exit,
         stopped_ns: 1_500_000,
         copied: false,
+        unreadable_names: Vec::new(),
         scanned_bytes: 12_345_678,
         unreadable_bytes: 0,
         untold: Vec::new(),

@@ -6,6 +6,7 @@ use super::newest::Latest;
 use super::traits::Traits;
 use super::{HeapError, HeapModel, SiteKey};
 use crate::addr::{Addr, FunctionId, StackId};
+use crate::allocators::Family;
 use crate::event::{Call, Preexisting};
 use crate::figures::{Amount, FindingKind, TimelinePoint, Totals};
 use crate::sampling::weighted_bytes;
@@ -444,6 +445,7 @@ impl HeapModel {
             align: None,
             given_align: None,
             function: by.function,
+            operator: by.family.and_then(Family::deletes),
             task: by.task.serial,
             stack: by.stack,
             alloc_stack,

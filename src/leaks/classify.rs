@@ -3,6 +3,7 @@
 use super::edges::NO_WORD;
 use super::graph::{Graph, RootPlace};
 use super::index::BlockIndex;
+use super::scan::Unreadable;
 use super::{Doubt, RootKind, Roots, Untold};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
@@ -39,7 +40,7 @@ pub struct Scan {
     /// Blocks that pointers with tags led to.
     tagged: FxHashSet<u32>,
     scanned_bytes: u64,
-    unreadable_bytes: u64,
+    unreadable: Unreadable,
 }
 
 /// A way from a root to a block.
@@ -80,8 +81,8 @@ impl Graph {
         walk.possible(candidates);
         walk.leaked();
         let Walk { classes, via, offsets, tagged, .. } = walk;
-        let Self { index, roots, scanned_bytes, unreadable_bytes, .. } = self;
-        Scan { index, roots, classes, via, offsets, tagged, scanned_bytes, unreadable_bytes }
+        let Self { index, roots, scanned_bytes, unreadable, .. } = self;
+        Scan { index, roots, classes, via, offsets, tagged, scanned_bytes, unreadable }
     }
 }
 
@@ -361,6 +362,11 @@ impl Scan {
 
     /// How many bytes of roots and blocks could not be read.
     pub fn unreadable_bytes(&self) -> u64 {
-        self.unreadable_bytes
+        self.unreadable.bytes
+    }
+
+    /// What could not be read, by name: some of it, where it is much.
+    pub fn unreadable_names(&self) -> &[String] {
+        &self.unreadable.names
     }
 }

@@ -3,7 +3,7 @@
 use super::edges::{Edge, Edges, Pointer};
 use super::heuristics::Judge;
 use super::index::{BlockIndex, WORD, points_behind};
-use super::scan::{PartRead, Reader, read_roots};
+use super::scan::{PartRead, Reader, Unreadable, read_roots};
 use super::{InteriorPointers, RootKind, Roots, ScanOptions};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
@@ -38,7 +38,7 @@ pub struct Graph {
     pub(super) from_roots: Vec<RootEdge>,
     pub(super) edges: Edges,
     pub(super) scanned_bytes: u64,
-    pub(super) unreadable_bytes: u64,
+    pub(super) unreadable: Unreadable,
 }
 
 /// What [`Graph::join`] needs beside the blocks.
@@ -47,7 +47,7 @@ pub struct Pointers {
     from_roots: Vec<RootEdge>,
     edges: Edges,
     scanned_bytes: u64,
-    unreadable_bytes: u64,
+    unreadable: Unreadable,
 }
 
 impl Pointers {
@@ -82,7 +82,8 @@ impl Pointers {
         let mut reader = Reader::new(memory, &options.files);
         let mut from_roots = read_roots(index, roots, options.every_root, &mut reader);
         let scanned_bytes = blocks.scanned + reader.scanned;
-        let unreadable_bytes = blocks.unreadable + reader.unreadable + blocks.edges.left_out() * WORD;
+        let mut unreadable = blocks.unreadable.and(reader.unreadable);
+        unreadable.bytes += blocks.edges.left_out() * WORD;
         let mut edges = blocks.edges;
         let mut pointers: Vec<_> = edges
             .interiors()
@@ -115,7 +116,7 @@ impl Pointers {
         };
         from_roots.retain(|edge| !is_chance(edge.target, edge.offset, edge.as_start));
         edges.drop_where(|target, interior| is_chance(target, interior.offset, interior.as_start));
-        Self { from_roots, edges, scanned_bytes, unreadable_bytes }
+        Self { from_roots, edges, scanned_bytes, unreadable }
     }
 }
 
@@ -129,8 +130,8 @@ impl Graph {
 
     /// The graph of blocks and the pointers that were read of them and of these roots.
     pub fn join(index: BlockIndex, roots: &Roots, pointers: Pointers) -> Self {
-        let Pointers { from_roots, edges, scanned_bytes, unreadable_bytes } = pointers;
-        Self { index, roots: roots.clone(), from_roots, edges, scanned_bytes, unreadable_bytes }
+        let Pointers { from_roots, edges, scanned_bytes, unreadable } = pointers;
+        Self { index, roots: roots.clone(), from_roots, edges, scanned_bytes, unreadable }
     }
 
     /// Takes out the pointers that lie behind the `used` part of their blocks, in bytes; None: all of it is.
@@ -220,6 +221,6 @@ impl Graph {
 
     /// How many bytes of roots and blocks could not be read.
     pub const fn unreadable_bytes(&self) -> u64 {
-        self.unreadable_bytes
+        self.unreadable.bytes
     }
 }

@@ -6,6 +6,8 @@ use crate::heapmodel::LiveBlock;
 use crate::maps::{Kind, Mapping};
 use crate::memory::{MemoryImage, ReadMemory};
 use rustc_hash::FxHashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Which layouts are recognized. All by default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,11 +50,12 @@ pub struct MappedFiles {
     ranges: Vec<FileRange>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct FileRange {
     start: Addr,
     end: Addr,
     execute: bool,
+    path: Option<Arc<PathBuf>>,
 }
 
 impl MappedFiles {
@@ -61,7 +64,12 @@ impl MappedFiles {
         let ranges = mappings
             .iter()
             .filter(|mapping| mapping.kind == Kind::File && mapping.perms.read)
-            .map(|mapping| FileRange { start: mapping.start, end: mapping.end, execute: mapping.perms.execute })
+            .map(|mapping| FileRange {
+                start: mapping.start,
+                end: mapping.end,
+                execute: mapping.perms.execute,
+                path: mapping.path.clone().map(Arc::new),
+            })
             .collect();
         Self { ranges }
     }
@@ -69,6 +77,12 @@ impl MappedFiles {
     /// Whether a file is mapped at `addr`.
     pub(super) fn contain(&self, addr: Addr) -> bool {
         self.range(addr).is_some()
+    }
+
+    /// What is mapped at `addr`, in words: the file's path, or where memory without one is.
+    pub(super) fn name_at(&self, addr: Addr) -> String {
+        let path = self.range(addr).and_then(|range| range.path.as_deref());
+        path.map_or_else(|| format!("memory at {addr}"), |path| path.display().to_string())
     }
 
     fn range(&self, addr: Addr) -> Option<&FileRange> {

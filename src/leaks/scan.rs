@@ -22,6 +22,9 @@ const READ_THROUGH: u64 = 4096;
 
 const PAGE: u64 = 4096;
 
+/// So much of what could not be read is named.
+const UNREADABLE_NAMED: usize = 4;
+
 /// A word of a block that may be a pointer.
 #[derive(Clone, Copy)]
 struct Hit {
@@ -112,7 +115,7 @@ pub struct PartRead {
     /// Blocks are counted from the first of the part.
     pub(super) edges: Edges,
     pub(super) scanned: u64,
-    pub(super) unreadable: u64,
+    pub(super) unreadable: Unreadable,
 }
 
 impl PartRead {
@@ -137,7 +140,7 @@ impl PartRead {
     pub(super) fn append(&mut self, behind: Self) {
         self.edges.append(behind.edges);
         self.scanned += behind.scanned;
-        self.unreadable += behind.unreadable;
+        self.unreadable.append(behind.unreadable);
     }
 }
 
@@ -266,12 +269,52 @@ pub(super) struct Reader<'a> {
     start: u64,
     len: usize,
     pub(super) scanned: u64,
-    pub(super) unreadable: u64,
+    pub(super) unreadable: Unreadable,
+}
+
+/// What could not be read, and may hold pointers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Unreadable {
+    /// How many bytes.
+    pub(super) bytes: u64,
+    /// What it is, by the mapped file's path or the first address; some of it, where it is much.
+    pub(super) names: Vec<String>,
+    /// One past the last byte.
+    end: u64,
+}
+
+impl Unreadable {
+    /// Adds what lies from `start` to `end`, by its name.
+    fn add(&mut self, start: u64, end: u64, name: impl FnOnce() -> String) {
+        self.bytes += end - start;
+        if self.names.is_empty() || self.end != start {
+            self.note(name());
+        }
+        self.end = end;
+    }
+
+    fn note(&mut self, name: String) {
+        if self.names.len() < UNREADABLE_NAMED && !self.names.contains(&name) {
+            self.names.push(name);
+        }
+    }
+
+    fn append(&mut self, more: Self) {
+        self.bytes += more.bytes;
+        more.names.into_iter().for_each(|name| self.note(name));
+    }
+
+    /// The two together.
+    pub(super) fn and(mut self, more: Self) -> Self {
+        self.append(more);
+        self
+    }
 }
 
 impl<'a> Reader<'a> {
     pub(super) const fn new(memory: &'a mut dyn ReadMemory, files: &'a MappedFiles) -> Self {
-        Self { memory, files, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable: 0 }
+        let unreadable = Unreadable { bytes: 0, names: Vec::new(), end: 0 };
+        Self { memory, files, buffer: Vec::new(), start: 0, len: 0, scanned: 0, unreadable }
     }
 
     /// Calls `note` with place and value of each aligned word between `start` and `end` that may point into `span`,
@@ -329,9 +372,8 @@ impl<'a> Reader<'a> {
             at += n;
             if n == 0 {
                 let next = (at - at % PAGE).saturating_add(PAGE).min(end);
-                // Pages of files that can't be read lie behind the file's end: the program can't read them either.
-                if !self.files.contain(Addr(at)) {
-                    self.unreadable += next - at;
+                if !self.memory.holds_nothing(Addr(at), self.files.contain(Addr(at))) {
+                    self.unreadable.add(at, next, || self.files.name_at(Addr(at)));
                 }
                 at = next;
             }

@@ -4,6 +4,7 @@ use super::Roots;
 use super::edges::{Edges, NO_WORD, Pointer};
 use super::graph::Graph;
 use super::index::{BlockIndex, WORD};
+use super::scan::Unreadable;
 use crate::heapmodel::LiveBlock;
 
 impl Graph {
@@ -29,6 +30,6 @@ impl Graph {
         }
         edges.end_blocks(blocks.len());
         let roots = Roots::default();
-        Ok(Self { index, roots, from_roots: Vec::new(), edges, scanned_bytes: 0, unreadable_bytes: 0 })
+        Ok(Self { index, roots, from_roots: Vec::new(), edges, scanned_bytes: 0, unreadable: Unreadable::default() })
     }
 }

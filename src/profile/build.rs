@@ -418,7 +418,10 @@ impl Tables {
                 alloc_stack: other(error.alloc_stack),
                 free_stack: other(error.free_stack),
                 thread: (input.thread_name)(error.task),
-                function: exported.operator.clone().unwrap_or_else(|| (input.function_name)(error.function)),
+                function: exported
+                    .operator
+                    .clone()
+                    .unwrap_or_else(|| deallocator(error, (input.function_name)(error.function))),
                 baseline: None,
             };
             let key = (finding.kind, finding.stack, finding.alloc_stack, finding.free_stack);
@@ -435,6 +438,17 @@ fn hash_of(locations: &[usize]) -> u64 {
     let mut hasher = FxHasher::default();
     locations.iter().for_each(|location| hasher.write_usize(*location));
     hasher.finish()
+}
+
+/// The C library's name for what operators delete end in.
+const FREE: &str = "free";
+
+/// The function that the program has called: of an operator delete that ends in a jump to free, nothing is on the stack.
+fn deallocator(error: &HeapError, called: String) -> String {
+    match error.operator {
+        Some(operator) if called == FREE => operator.to_owned(),
+        _ => called,
+    }
 }
 
 fn add(sample: &mut Sample, site: &SiteStats) {

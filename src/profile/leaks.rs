@@ -202,6 +202,8 @@ pub struct Leaks {
     pub stopped_ns: u64,
     /// Whether it stood only to be copied, and the copy was read.
     pub copied: bool,
+    /// What could not be read, by name: some of it, where it is much. In the check itself only, no saved profile has it.
+    pub unreadable_names: Vec<String>,
     /// How many bytes of roots and blocks were looked through.
     pub scanned_bytes: u64,
     /// How many bytes of roots and blocks could not be read: blocks that only pointers there lead to look lost.
@@ -230,23 +232,33 @@ pub struct AskedBlock {
     pub path: Option<RetentionPath>,
 }
 
+/// What the sites of one id have: the live blocks of each class, and what hangs on the definitely leaked ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SiteSums {
+    amounts: ClassAmounts,
+    holds: Amount,
+}
+
 impl Leaks {
     /// The sums of all sites, by site id. Stacks that differ in addresses only have one id.
-    pub fn by_id(&self, id: impl Fn(&LeakSite) -> u64) -> FxHashMap<u64, ClassAmounts> {
-        let mut sums: FxHashMap<u64, ClassAmounts> = FxHashMap::default();
+    pub fn by_id(&self, id: impl Fn(&LeakSite) -> u64) -> FxHashMap<u64, SiteSums> {
+        let mut sums: FxHashMap<u64, SiteSums> = FxHashMap::default();
         for site in &self.sites {
-            for (sum, amount) in sums.entry(id(site)).or_default().iter_mut().zip(&site.amounts) {
+            let sum = sums.entry(id(site)).or_default();
+            for (sum, amount) in sum.amounts.iter_mut().zip(&site.amounts) {
                 *sum = sum.plus(*amount);
             }
+            sum.holds = sum.holds.plus(site.holds);
         }
         sums
     }
 
     /// Keeps of the sites only what they have more than in `before` ([`Self::by_id`]): what has grown.
-    pub fn keep_growth(&mut self, id: impl Fn(&LeakSite) -> u64, mut before: FxHashMap<u64, ClassAmounts>) {
+    pub fn keep_growth(&mut self, id: impl Fn(&LeakSite) -> u64, mut before: FxHashMap<u64, SiteSums>) {
         self.sites.retain_mut(|site| {
             let Some(old) = before.get_mut(&id(site)) else { return true };
-            for (now, old) in site.amounts.iter_mut().zip(old) {
+            let own = site.amounts.iter_mut().zip(&mut old.amounts);
+            for (now, old) in own.chain([(&mut site.holds, &mut old.holds)]) {
                 for (now, old) in [(&mut now.objects, &mut old.objects), (&mut now.bytes, &mut old.bytes)] {
                     // What one site had before does not count for another one of the same id.
                     let known = (*now).min(*old);
@@ -254,7 +266,7 @@ impl Leaks {
                     *old -= known;
                 }
             }
-            site.amounts.iter().any(|amount| *amount != Amount::default())
+            site.amounts.iter().chain([&site.holds]).any(|amount| *amount != Amount::default())
         });
     }
 
@@ -399,6 +411,7 @@ mod tests {
                 moment: ScanMoment::Request,
                 stopped_ns: 0,
                 copied: false,
+                unreadable_names: Vec::new(),
                 scanned_bytes: 0,
                 unreadable_bytes: 0,
                 untold: Vec::new(),
@@ -415,5 +428,42 @@ mod tests {
         grown.keep_growth(id, before);
         let sum = grown.sites.iter().map(|site| site.amounts[3]).fold(Amount::default(), Amount::plus);
         assert_eq!(sum, amount(3, 116), "{:?}", grown.sites);
+    }
+
+    /// What hangs on lost blocks grows with them, and is told once.
+    #[test]
+    fn what_hangs_on_lost_blocks_is_told_by_its_growth() {
+        let amount = |objects, bytes| Amount { objects, bytes };
+        let leaks = |lost: Amount, holds: Amount| Leaks {
+            moment: ScanMoment::Request,
+            stopped_ns: 0,
+            copied: false,
+            unreadable_names: Vec::new(),
+            scanned_bytes: 0,
+            unreadable_bytes: 0,
+            untold: Vec::new(),
+            sites: vec![LeakSite {
+                stack: 0,
+                thread: 0,
+                alloc_fn: 0,
+                amounts: [lost, Amount::default(), Amount::default(), Amount::default()],
+                holds,
+                path: None,
+                suppressed_by: [None; 4],
+                baseline: [None; 4],
+                doubts: Doubts::default(),
+            }],
+            asked: None,
+        };
+        let before = leaks(amount(100, 1000), amount(100, 800)).by_id(|_| 7);
+        let mut same = leaks(amount(100, 1000), amount(100, 800));
+        same.keep_growth(|_| 7, before.clone());
+        assert_eq!(same.sites.len(), 0, "{:?}", same.sites);
+        let mut grown = leaks(amount(150, 1500), amount(300, 2400));
+        grown.keep_growth(|_| 7, before.clone());
+        assert_eq!(grown.totals()[..2], [amount(50, 500), amount(200, 1600)]);
+        let mut below = leaks(amount(100, 1000), amount(101, 808));
+        below.keep_growth(|_| 7, before);
+        assert_eq!(below.totals()[..2], [Amount::default(), amount(1, 8)]);
     }
 }

@@ -254,6 +254,7 @@ impl Merger {
             moment: leaks.moment,
             stopped_ns: 0,
             copied: leaks.copied,
+            unreadable_names: Vec::new(),
             scanned_bytes: 0,
             unreadable_bytes: 0,
             untold: Vec::new(),

@@ -5,6 +5,7 @@
 //! byte by byte, into a private copy of the page; threads may run meanwhile. What a stopped thread's instruction or the
 //! unwinder reads goes by process_vm_readv instead, which respects page protection and costs half.
 
+use super::fileend::{FileEnd, Place};
 use super::injection::{self, Call};
 use super::pagemap::PageMap;
 use super::{Result, TracerError};
@@ -41,6 +42,8 @@ pub struct TargetMemory {
     pages: Option<PageMap>,
     /// Whether [`ReadMemory`] reads through the descriptor, too.
     keeps_shared: bool,
+    /// Where the mapped file ends at whose mapping nothing could be read last.
+    file_end: FileEnd,
 }
 
 impl TargetMemory {
@@ -70,6 +73,7 @@ impl TargetMemory {
             window: Vec::with_capacity(WINDOW),
             pages: None,
             keeps_shared: false,
+            file_end: FileEnd::default(),
         }
     }
 
@@ -96,6 +100,7 @@ impl TargetMemory {
     pub fn new_stop(&mut self, tid: i32) {
         self.reader = tid;
         self.window.clear();
+        self.file_end = FileEnd::default();
     }
 
     /// The task that [`Self::new_stop`] was told last.
@@ -326,6 +331,22 @@ impl ReadMemory for TargetMemory {
             Some(pages) => pages.present(range),
             None => vec![range],
         }
+    }
+
+    fn holds_nothing(&mut self, at: Addr, is_file: bool) -> bool {
+        if self.pages.is_none() {
+            self.pages = PageMap::open(self.reader).ok();
+        }
+        if self.pages.as_ref().is_some_and(|pages| pages.is_guard(at)) {
+            return true;
+        }
+        is_file
+            && match self.file_end.place(self.reader, at) {
+                Place::Behind => true,
+                Place::Within => false,
+                // what begins as a file, and then can't be read, has ended; of what nobody can read the beginning can't be read either
+                Place::Unknown(start) => self.read_as_program(start, &mut [0]) == 1,
+            }
     }
 }
 

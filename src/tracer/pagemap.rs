@@ -7,6 +7,7 @@
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use crate::arch::PAGE_SIZE;
+use std::cell::Cell;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -18,6 +19,9 @@ const SMALL: u64 = 16 * PAGE_SIZE;
 /// Bits of a pagemap word: in memory; in swap.
 const IN_MEMORY: u64 = 1 << 63;
 const IN_SWAP: u64 = 1 << 62;
+
+/// Set for a guard (`MADV_GUARD_INSTALL`, Linux 6.13), which a word tells since 6.15: nobody can read it, and it holds nothing.
+const GUARD: u64 = 1 << 58;
 
 /// Words read at once.
 const CHUNK: u64 = 1 << 16;
@@ -53,6 +57,8 @@ struct PageRegion {
 const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610_u32 as libc::Ioctl;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
+/// A guard; since Linux 6.18.
+const PAGE_IS_GUARD: u64 = 1 << 8;
 /// The page of zeros that all processes share, and that counts for none.
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 
@@ -70,6 +76,8 @@ pub struct PlacedPages {
 pub struct PageMap {
     file: File,
     can_scan: bool,
+    /// Whether PAGEMAP_SCAN tells guards.
+    tells_guards: Cell<bool>,
 }
 
 impl PageMap {
@@ -77,7 +85,7 @@ impl PageMap {
     pub fn open(tid: i32) -> Result<Self> {
         let path = format!("/proc/{tid}/pagemap");
         let file = File::open(&path).map_err(|source| TracerError::ProcFile { path, source })?;
-        Ok(Self { file, can_scan: true })
+        Ok(Self { file, can_scan: true, tells_guards: Cell::new(true) })
     }
 
     /// The parts of `range` that may hold something, ascending. All of it where the kernel does not tell.
@@ -118,18 +126,25 @@ impl PageMap {
         Some(found)
     }
 
+    /// Whether the page at `at` is a guard.
+    pub fn is_guard(&self, at: Addr) -> bool {
+        let mut word = [0; 8];
+        self.file.read_exact_at(&mut word, at.0 / PAGE_SIZE * 8).is_ok() && u64::from_le_bytes(word) & GUARD != 0
+    }
+
     fn scan(&self, range: &Range<Addr>) -> Option<Vec<Range<Addr>>> {
         let mut parts = Vec::new();
         self.scan_all(range, |range, _| push(&mut parts, range))?;
         Some(parts)
     }
 
-    /// Tells of each run of pages that hold something, with its categories.
+    /// Tells of each run of pages that hold something, with its categories. Guards hold nothing.
     fn scan_all(&self, range: &Range<Addr>, mut tell: impl FnMut(Range<Addr>, u64)) -> Option<()> {
         let mut regions = [PageRegion::default(); 512];
         let end = range.end.0.checked_next_multiple_of(PAGE_SIZE)?;
         let mut start = range.start.0 / PAGE_SIZE * PAGE_SIZE;
         while start < end {
+            let guards = if self.tells_guards.get() { PAGE_IS_GUARD } else { 0 };
             let mut arguments = ScanArguments {
                 size: size_of::<ScanArguments>() as u64,
                 start,
@@ -137,14 +152,18 @@ impl PageMap {
                 vec: regions.as_mut_ptr() as u64,
                 vec_len: regions.len() as u64,
                 category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-                return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO,
+                return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | guards,
                 ..ScanArguments::default()
             };
             // SAFETY: `arguments` is the structure that this request reads and writes; `vec` and `vec_len` describe
             // `regions`, which lives longer than the call.
             let count = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
+            if count < 0 && self.tells_guards.replace(false) {
+                // a kernel from before that category
+                continue;
+            }
             let found = regions.get(..usize::try_from(count).ok()?)?;
-            for region in found {
+            for region in found.iter().filter(|region| region.categories & PAGE_IS_GUARD == 0) {
                 tell(Addr(region.start)..Addr(region.end), region.categories);
             }
             if arguments.walk_end <= start {
@@ -172,7 +191,7 @@ impl PageMap {
             self.file.read_exact_at(words, page * 8).ok()?;
             for (word, page) in words.chunks_exact(8).zip(page..) {
                 let word = u64::from_le_bytes(word.try_into().ok()?);
-                if word & (IN_MEMORY | IN_SWAP) != 0 {
+                if word & (IN_MEMORY | IN_SWAP) != 0 && word & GUARD == 0 {
                     tell(Addr(page * PAGE_SIZE)..Addr((page + 1) * PAGE_SIZE), word);
                 }
             }

@@ -228,6 +228,25 @@ fn leaks_of_a_living_process() {
     assert_eq!(traced.report.total("allocations"), 15 + 4);
 }
 
+/// What hangs on lost blocks is told by its increase, too, at each look.
+#[test]
+fn what_hangs_on_lost_blocks_is_told_by_its_increase() {
+    let program = Program::fixture("leaks/grows");
+    let mut running = program.start_traced(&[]);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    running.send("");
+    assert_eq!(running.line(), "lost");
+    leaks(pid, &["--increased"]);
+    for _ in 0..3 {
+        running.send("");
+        assert_eq!(running.line(), "lost");
+        let text = leaks(pid, &["--increased"]);
+        assert!(text.contains("Definitely lost 100,800 bytes in 200 blocks"), "{text}");
+    }
+    running.feed(b"");
+    running.wait().success();
+}
+
 /// In a process that was attached to, what hangs on blocks from before is no leak; `--leaks-at-end` tells the rest. What lay in
 /// blocks from before is not known, and no block is called lost for it.
 #[test]

@@ -13,6 +13,7 @@ mod real;
 mod suppress;
 mod threads;
 mod told;
+mod unread;
 
 use crate::support::fixtures;
 use crate::support::leakcheck::{Amounts, CLASSES, Found};

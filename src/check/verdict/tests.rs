@@ -12,6 +12,7 @@ fn clean() -> Profile {
         moment: ScanMoment::Exit,
         stopped_ns: 0,
         copied: false,
+        unreadable_names: Vec::new(),
         scanned_bytes: 4096,
         unreadable_bytes: 0,
         untold: Vec::new(),

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Rules {
     /// What was read.
     pub(super) rules: CheckRules,
-    own: BTreeSet<(String, Option<Vec<u8>>)>,
+    own: BTreeSet<(String, &'static str, Option<Vec<u8>>)>,
 }
 
 /// How a file begins that gzip has compressed (RFC 1952).
@@ -72,10 +72,10 @@ impl Rules {
     /// Adds those that the program has in itself. Returns warnings about what could not be used of them.
     pub(super) fn add_own(&mut self, own: &[OwnSuppressions]) -> Vec<String> {
         let mut warnings = Vec::new();
-        for OwnSuppressions { module, text } in own {
+        for OwnSuppressions { module, function, text } in own {
             // Of several processes, many have the same.
-            if self.own.insert((module.clone(), text.clone())) {
-                warnings.extend(self.rules.add_own_suppressions(module, text.as_deref()));
+            if self.own.insert((module.clone(), function, text.clone())) {
+                warnings.extend(self.rules.add_own_suppressions(module, function, text.as_deref()));
             }
         }
         warnings

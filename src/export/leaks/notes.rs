@@ -1,5 +1,6 @@
 //! What has to be known to believe the classes: how they were found, and what could not be seen.
 
+use crate::check::verdict::in_brackets;
 use crate::export::sections::{self, Layout};
 use crate::export::text::{duration, human_bytes, plural};
 use crate::leaks::{Doubt, Doubted, Doubts};
@@ -13,10 +14,13 @@ pub(super) fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
     let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
     if leaks.unreadable_bytes > 0 {
         let unread = human_bytes(leaks.unreadable_bytes);
+        let names = in_brackets(&leaks.unreadable_names);
         sections::prose(
             out,
             layout,
-            &format!("{unread} could not be read: blocks that only pointers there lead to look lost, and may not be."),
+            &format!(
+                "{unread} could not be read{names}: blocks that only pointers there lead to look lost, and may not be."
+            ),
         );
     }
     untold(out, layout, &leaks.untold);

@@ -181,6 +181,7 @@ pub(super) fn leaks(
         moment: report.moment,
         stopped_ns: report.stopped_ns,
         copied: report.copied,
+        unreadable_names: Vec::new(),
         scanned_bytes: report.scanned_bytes,
         unreadable_bytes: 0,
         untold: report.untold.clone(),

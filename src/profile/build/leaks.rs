@@ -117,6 +117,7 @@ pub(super) fn name(
         moment: input.moment,
         stopped_ns: input.stopped_ns,
         copied: input.copied,
+        unreadable_names: input.scan.unreadable_names().to_vec(),
         scanned_bytes: input.scan.scanned_bytes(),
         unreadable_bytes: input.scan.unreadable_bytes(),
         untold: input.scan.untold().into_iter().map(|untold| untold.name().to_owned()).collect(),

@@ -253,6 +253,7 @@ fn what_becomes_equal_is_merged() {
         block: Addr(0x1000),
         size: None,
         function: FunctionId(1),
+        operator: None,
         task: 1,
         stack: StackId(stack),
         alloc_stack: Some(StackId(1)),

@@ -1,7 +1,7 @@
 //! What the leak scan needs to know of an address space: the modules' data, the allocator's layout, libc's `_exit`.
 
 use super::AddressSpace;
-use super::facts::Facts;
+use super::facts::{Facts, LEAK_SUPPRESSIONS, LEAKS_TURNED_OFF};
 use super::modules::Module;
 use super::probes::{Deferred, ToPlace};
 use crate::addr::{Addr, LoadBias, ModuleId};
@@ -15,11 +15,16 @@ use crate::tracer::Result;
 /// A program's suppressions are not believed to be longer, in bytes.
 const LONGEST_TEXT: usize = 1 << 20;
 
+/// The rule that stands for a program that wants no check for leaks.
+const ALL_LEAKS: &[u8] = b"leak:*\n";
+
 /// Suppressions for leaks that the program has in itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnSuppressions {
     /// The module, by its file name.
     pub module: String,
+    /// The function that tells them.
+    pub function: &'static str,
     /// The text; None if that can't be told without running the program's code.
     pub text: Option<Vec<u8>>,
 }
@@ -29,18 +34,32 @@ impl AddressSpace {
     pub fn own_suppressions(&self) -> Vec<OwnSuppressions> {
         let read = |module: &Module| {
             let text = self.returned_text(module.leak_suppressions?);
-            Some(OwnSuppressions { module: module.name().to_owned(), text })
+            Some(OwnSuppressions { module: module.name().to_owned(), function: LEAK_SUPPRESSIONS, text })
         };
-        self.modules.iter().filter_map(read).collect()
+        let turned_off = |module: &Module| {
+            let is_off = match self.returned(module.leaks_turned_off?) {
+                Some(Returned::Value(value)) => Some(value != 0),
+                Some(Returned::Word(_)) | None => None,
+            };
+            let text = is_off.map(|_| ALL_LEAKS.to_vec());
+            let own = OwnSuppressions { module: module.name().to_owned(), function: LEAKS_TURNED_OFF, text };
+            (is_off != Some(false)).then_some(own)
+        };
+        self.modules.iter().filter_map(read).chain(self.modules.iter().filter_map(turned_off)).collect()
     }
 
-    /// The text that a function returns a pointer to, if its code tells.
-    fn returned_text(&self, function: Addr) -> Option<Vec<u8>> {
+    /// What a function returns, if its code tells.
+    fn returned(&self, function: Addr) -> Option<Returned> {
         let mut code = [0; 64];
         let read = self.memory.read_uncached(function, &mut code);
         let code = code.get_mut(..read)?;
         self.code.patches().mask(function, code);
-        let start = match constant::returned(code, function)? {
+        constant::returned(code, function)
+    }
+
+    /// The text that a function returns a pointer to, if its code tells.
+    fn returned_text(&self, function: Addr) -> Option<Vec<u8>> {
+        let start = match self.returned(function)? {
             Returned::Value(value) => value,
             Returned::Word(at) => self.memory.read_word_uncached(at)?,
         };

@@ -26,7 +26,10 @@ const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
 
 /// By this function programs tell LeakSanitizer of leaks that they know: `const char *__lsan_default_suppressions(void)`
 /// (<sanitizer/lsan_interface.h>).
-const LEAK_SUPPRESSIONS: &str = "__lsan_default_suppressions";
+pub(super) const LEAK_SUPPRESSIONS: &str = "__lsan_default_suppressions";
+
+/// And by this one that it wants no check for leaks, if the result is not 0: `int __lsan_is_turned_off(void)`.
+pub(super) const LEAKS_TURNED_OFF: &str = "__lsan_is_turned_off";
 
 /// The function that the dynamic linker calls before and after each change of its list, and the list (<link.h>).
 const LOADER_SYMBOLS: [&str; 2] = ["_dl_debug_state", "_r_debug"];
@@ -49,6 +52,8 @@ pub(super) struct Facts {
     pub(super) loader: Option<(ObjAddr, ObjAddr)>,
     /// The program's own function that returns suppressions for leaks.
     pub(super) leak_suppressions: Option<ObjAddr>,
+    /// The program's own function that says whether leaks are not looked for.
+    pub(super) leaks_turned_off: Option<ObjAddr>,
     /// Whether an allocator in it may walk the stacks of its callers.
     pub(super) walks_stacks: bool,
     /// Whether jemalloc is in it, which does so only if it is told to.
@@ -77,11 +82,12 @@ impl Facts {
         let is_needed = wants_companion(elf, &own.allocator, is_program, table);
         let elsewhere = if is_needed { elsewhere(&own.allocator) } else { None };
         let named = elsewhere.unwrap_or(own);
-        let [version, mallopt, arena, suppressions, notify, state] = plain.find([
+        let [version, mallopt, arena, suppressions, turned_off, notify, state] = plain.find([
             GLIBC_SYMBOLS[0],
             GLIBC_SYMBOLS[1],
             "main_arena",
             LEAK_SUPPRESSIONS,
+            LEAKS_TURNED_OFF,
             LOADER_SYMBOLS[0],
             LOADER_SYMBOLS[1],
         ]);
@@ -100,6 +106,7 @@ impl Facts {
             named,
             loader: notify.zip(state).map(|(notify, state)| (notify.addr, state.addr)),
             leak_suppressions: suppressions.filter(Symbol::is_function).map(|symbol| symbol.addr),
+            leaks_turned_off: turned_off.filter(Symbol::is_function).map(|symbol| symbol.addr),
             walks_stacks: has_allocator && elf.may_walk_stacks(&plain, is_program),
             has_jemalloc: has_allocator && has_jemalloc(&plain),
             // the C library's handlers are those of ended threads

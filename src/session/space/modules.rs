@@ -70,6 +70,8 @@ pub(super) struct Module {
     pub(super) exec_calls: FxHashMap<Addr, ExecCall>,
     /// The program's own function that returns suppressions for leaks.
     pub(super) leak_suppressions: Option<Addr>,
+    /// The program's own function that says whether leaks are not looked for.
+    pub(super) leaks_turned_off: Option<Addr>,
     /// Whether an allocator in it may walk the stacks of its callers.
     pub(super) walks_stacks: bool,
     /// Whether jemalloc is in it, which does so only if it is told to.
@@ -127,6 +129,7 @@ impl Module {
             test_hooks: facts.test_hooks.iter().map(|&(at, hook)| (entry(at), hook)).collect(),
             exec_calls: named.exec_calls.iter().map(|&(at, call)| (entry(at), call)).collect(),
             leak_suppressions: facts.leak_suppressions.filter(|_| until_exit && !is_sanitizer).map(entry),
+            leaks_turned_off: facts.leaks_turned_off.filter(|_| until_exit && !is_sanitizer).map(entry),
             walks_stacks: facts.walks_stacks,
             has_jemalloc: facts.has_jemalloc,
             unwinder: here(&named.unwinder),

@@ -28,6 +28,10 @@ impl ReadMemory for OriginalMemory<'_> {
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
         self.memory.touched(range)
     }
+
+    fn holds_nothing(&mut self, at: Addr, is_file: bool) -> bool {
+        self.memory.holds_nothing(at, is_file)
+    }
 }
 
 impl AddressSpace {

@@ -50,6 +50,44 @@ fn valgrind_suppressions_hide_errors() {
     }
 }
 
+/// What Memcheck itself writes to hide an error hides it here: at operator delete, too, which libstdc++ ends by a jump to free.
+#[test]
+fn suppressions_that_memcheck_writes_for_errors_hide_them() {
+    let program = Program::fixture("mismatched");
+    let mut memcheck = std::process::Command::new("valgrind");
+    memcheck.args(["-q", "--gen-suppressions=all"]);
+    let told = program.run_under(memcheck).stderr;
+    let rules: Vec<&str> = told
+        .lines()
+        .scan(false, |inside, line| {
+            let was_inside = *inside;
+            *inside = line == "{" || was_inside && line != "}";
+            Some((was_inside || *inside).then_some(line))
+        })
+        .flatten()
+        .collect();
+    assert_eq!(rules.iter().filter(|line| **line == "{").count(), 3, "{told}");
+    assert!(rules.iter().any(|line| line.trim() == "fun:_ZdlPv"), "{told}");
+    let file = program.outside("errors.supp");
+    std::fs::write(&file, rules.join("\n")).unwrap();
+    let plain = program.checked(&[]);
+    let functions: Vec<_> = plain.report.list("/findings").iter().filter_map(|f| f["alloc_fn"].as_str()).collect();
+    assert_eq!(functions.iter().filter(|name| **name == "operator delete(void*)").count(), 2, "{functions:?}");
+    let checked = program.checked(&["--suppressions", file.to_str().unwrap()]);
+    assert_eq!(checked.ended.code(), 0, "{}", checked.ended.stderr);
+}
+
+/// A program that tells LeakSanitizer not to look has its leaks hidden, and that is told.
+#[test]
+fn a_program_that_turns_the_check_off_has_its_leaks_hidden() {
+    let checked = fixture("turned_off").checked(&[]);
+    assert_eq!(checked.ended.code(), 0, "{}", checked.ended.stderr);
+    assert_eq!(checked.report.number("/suppressions/0/blocks"), 1, "{}", checked.ended.stderr);
+    assert!(checked.report.text("/suppressions/0/file").starts_with("__lsan_is_turned_off of"));
+    let program = Program::new(fixtures::program_with("leaks/turned_off", &["-DON"]));
+    assert_eq!(program.checked(&[]).ended.code(), 23);
+}
+
 /// Memcheck reads the same file. One thing differs, and no case is made of it: libstdc++'s `new[]` jumps to its `new`, so that
 /// heaptrace sees the latter only, and lets a rule for either hide it.
 #[test]
