@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Options of other programs that the documents name, and of the programs that examples run.
-const OF_OTHERS: [&str; 25] = [
+const OF_OTHERS: [&str; 28] = [
     "all",
     "bench",
     "build",
@@ -16,6 +16,7 @@ const OF_OTHERS: [&str; 25] = [
     "features",
     "format-version",
     "heaptrace",
+    "hugify",
     "its-option",
     "locked",
     "max-time",
@@ -30,7 +31,9 @@ const OF_OTHERS: [&str; 25] = [
     "security-opt",
     "show-error",
     "silent",
+    "soak",
     "test-dir",
+    "use-largepages",
     "wrapper",
 ];
 
