@@ -7,6 +7,7 @@ use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::waiting::Waiting;
 use crate::tracer::{Result, TracerError, procfs};
 use rustc_hash::FxHashMap;
+use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::time::Instant;
 
@@ -134,24 +135,24 @@ impl Stops {
 
     /// Takes over all that there is to report.
     pub(super) fn collect(&mut self) -> Result<()> {
-        let (mut stops, mut ends) = (Vec::new(), Vec::new());
-        let collected = ptrace::collect(
-            || self.known(),
-            |tid, status, stopped| match stopped {
-                Some(stopped) => stops.push((tid, status, stopped)),
-                None => ends.push((tid, status)),
-            },
-        );
-        for stop in stops {
-            // An older stop of the same id belonged to a leader that another thread's exec has replaced.
-            self.waiting.retain(|(older, ..)| *older != stop.0);
-            self.waiting.push_back(stop);
-        }
-        for (tid, status) in ends {
+        // Each is taken over at once: what broke off in the middle would leave threads stopped that nobody knows of.
+        let stops = RefCell::new(self);
+        ptrace::collect(
+            || stops.borrow().known(),
+            |tid, status, stopped| stops.borrow_mut().take_over(tid, status, stopped),
+        )
+    }
+
+    /// Takes over one report; `stopped` unless the task has ended.
+    fn take_over(&mut self, tid: i32, status: WaitStatus, stopped: Option<Stopped>) {
+        let Some(stopped) = stopped else {
             self.note_end(tid);
             self.ended.push_back((tid, status));
-        }
-        collected
+            return;
+        };
+        // An older stop of the same id belonged to a leader that another thread's exec has replaced.
+        self.waiting.retain(|(older, ..)| *older != tid);
+        self.waiting.push_back((tid, status, stopped));
     }
 
     /// All tasks that are known, and those that are announced by stops which wait to be served.
