@@ -48,10 +48,16 @@ impl CheckRules {
 
     /// Marks in the profile what is suppressed and what was known before, then sets [`Profile::verdict`] and [`Profile::budgets`].
     pub(crate) fn judge(&self, profile: &mut Profile, circumstances: &Circumstances) {
+        let mut suppressions = self.suppressions.clone();
+        if let Some(module) = &circumstances.turned_off_by {
+            let all = Suppressions::read(b"leak:*\n", &format!("__lsan_is_turned_off of {module}"));
+            suppressions.extend(all.unwrap_or_default());
+        }
         if self.known_leaks {
-            self.suppressions.clone().with_known_leaks().apply(profile);
-        } else if !self.suppressions.is_empty() {
-            self.suppressions.apply(profile);
+            suppressions = suppressions.with_known_leaks();
+        }
+        if !suppressions.is_empty() {
+            suppressions.apply(profile);
         }
         if let Some(baseline) = &self.baseline {
             baseline.apply(profile);

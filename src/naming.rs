@@ -374,7 +374,14 @@ pub fn circumstances(recording: &Recording) -> Circumstances {
         timed_out: recording.timed_out,
         not_scanned: (!causes.is_empty()).then(|| causes.join("; ")),
         is_child: recording.parent.is_some(),
+        turned_off_by: turned_off_by(recording),
     }
+}
+
+/// The module by which a process has turned its own leak check off.
+fn turned_off_by(recording: &Recording) -> Option<String> {
+    let LeakScan::Done(scan) = &recording.leaks else { return None };
+    scan.own_suppressions.iter().find(|own| own.turn_check_off()).map(|own| own.module.clone())
 }
 
 /// Looks up which packages would bring the names and lines that are missing.

@@ -108,7 +108,8 @@ impl Profiler {
         let mut recording = self.trace(program.as_ref(), arguments, Some(ScanOptions::default()))?;
         let mut rules = rules.clone();
         if let LeakScan::Done(scan) = &recording.leaks {
-            for OwnSuppressions { module, function, text } in &scan.own_suppressions {
+            let to_be_added = scan.own_suppressions.iter().filter(|own| !own.turn_check_off());
+            for OwnSuppressions { module, function, text } in to_be_added {
                 recording.warnings.extend(rules.add_own_suppressions(module, function, text.as_deref()));
             }
         }

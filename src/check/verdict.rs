@@ -80,6 +80,8 @@ pub struct Circumstances {
     pub no_tests: Option<String>,
     /// Whether it is a child of the program. How a child ends is its parent's affair.
     pub is_child: bool,
+    /// The module by whose `__lsan_is_turned_off` the process has turned its own leak check off.
+    pub turned_off_by: Option<String>,
 }
 
 /// Sets [`Profile::verdict`] and [`Profile::budgets`]. Suppressions and the baseline must have been applied before.

@@ -189,7 +189,7 @@ impl Suppression {
 
     /// Whether it is of [`KNOWN_LEAKS`], and not the user's.
     pub fn is_known_leak(&self) -> bool {
-        self.file.starts_with("known leaks of libraries")
+        self.file.starts_with("known leaks of libraries, version ")
     }
 }
 

@@ -31,7 +31,10 @@ pub fn of(pid: i32, mappings: &[Mapping]) -> Held {
     let is_aio = |path: &Path| path.to_string_lossy().starts_with(AIO_RING);
     let has_aio = mappings.iter().any(|mapping| mapping.path.as_deref().is_some_and(is_aio));
     let mut held = Held { timers, epoll: Some(Vec::new()), has_aio, has_io_uring: false };
-    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return held };
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        held.epoll = None;
+        return held;
+    };
     for (number, descriptor) in descriptors.flatten().enumerate() {
         if number == MOST_DESCRIPTORS {
             held.epoll = None;
@@ -41,10 +44,11 @@ pub fn of(pid: i32, mappings: &[Mapping]) -> Held {
         match target.to_string_lossy().as_ref() {
             "anon_inode:[eventpoll]" => {
                 let file = format!("fdinfo/{}", descriptor.file_name().to_string_lossy());
-                let text = procfs::read(pid, &file).unwrap_or_default();
-                if let Some(known) = &mut held.epoll {
-                    known.extend(epoll(&String::from_utf8_lossy(&text)));
-                }
+                let data = procfs::read(pid, &file).map(|text| epoll(&String::from_utf8_lossy(&text)));
+                held.epoll = match (held.epoll, data) {
+                    (Some(known), Ok(data)) => Some(known.into_iter().chain(data).collect()),
+                    _ => None,
+                };
             }
             "anon_inode:[io_uring]" => held.has_io_uring = true,
             _ => {}

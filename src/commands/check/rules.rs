@@ -72,7 +72,8 @@ impl Rules {
     /// Adds those that the program has in itself. Returns warnings about what could not be used of them.
     pub(super) fn add_own(&mut self, own: &[OwnSuppressions]) -> Vec<String> {
         let mut warnings = Vec::new();
-        for OwnSuppressions { module, function, text } in own {
+        // Who turns the check off does so for one process: the judgement on that one knows it.
+        for OwnSuppressions { module, function, text } in own.iter().filter(|own| !own.turn_check_off()) {
             // Of several processes, many have the same.
             if self.own.insert((module.clone(), function, text.clone())) {
                 warnings.extend(self.rules.add_own_suppressions(module, function, text.as_deref()));

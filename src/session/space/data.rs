@@ -29,6 +29,13 @@ pub struct OwnSuppressions {
     pub text: Option<Vec<u8>>,
 }
 
+impl OwnSuppressions {
+    /// Whether the program has turned the leak check off, for its own process alone.
+    pub fn turn_check_off(&self) -> bool {
+        self.function == LEAKS_TURNED_OFF && self.text.is_some()
+    }
+}
+
 impl AddressSpace {
     /// The suppressions that the program's modules return.
     pub fn own_suppressions(&self) -> Vec<OwnSuppressions> {

@@ -199,7 +199,6 @@ fn pointers_in_mapped_memory() {
     assert_classes(&program.args([file]), &mapped(), &[]);
 }
 
-/// What was given back holds nothing any more, though its bytes are still there.
 /// What lies in the program's own parts of the brk area.
 #[test]
 fn pointers_kept_aside() {
@@ -260,6 +259,7 @@ fn pointers_with_tags() {
     assert!(told.contains("40 blocks by pointers 3 bytes behind their start"), "{told}");
 }
 
+/// What was given back holds nothing any more, though its bytes are still there.
 #[test]
 fn pointers_in_freed_memory() {
     assert_classes(&fixture("freed"), &freed(), &[]);

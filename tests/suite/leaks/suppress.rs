@@ -86,6 +86,13 @@ fn a_program_that_turns_the_check_off_has_its_leaks_hidden() {
     assert!(checked.report.text("/suppressions/0/file").starts_with("__lsan_is_turned_off of"));
     let program = Program::new(fixtures::program_with("leaks/turned_off", &["-DON"]));
     assert_eq!(program.checked(&[]).ended.code(), 23);
+    // of several processes, for the one alone that has turned it off
+    let off = fixture("turned_off");
+    for other in [off.exe(), program.exe()] {
+        let both = format!("{}; {}; true", off.exe().display(), other.display());
+        let code = Program::new("/bin/sh").args(["-c", &both]).checked(&["-f"]).ended.code();
+        assert_eq!(code, if other == off.exe() { 0 } else { 23 });
+    }
 }
 
 /// Memcheck reads the same file. One thing differs, and no case is made of it: libstdc++'s `new[]` jumps to its `new`, so that
