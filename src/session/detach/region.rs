@@ -28,9 +28,11 @@ impl Process {
         }
     }
 
-    /// Whether a detach has to unmap some.
+    /// Whether a detach has to unmap some. Where the code could not be restored, jumps still lead there.
     pub(in crate::session) fn has_memory_to_unmap(&self) -> bool {
-        self.teardown.added == AddedMemory::Mapped && self.teardown.exit.is_none() && !procfs::has_seccomp(self.pid)
+        let teardown = &self.teardown;
+        let is_wanted = teardown.added == AddedMemory::Mapped && teardown.exit.is_none();
+        is_wanted && teardown.unrestored_probes == 0 && !procfs::has_seccomp(self.pid)
     }
 
     /// Whether the last thread that is detached from has to make system calls before.
@@ -66,6 +68,9 @@ impl Process {
             AddedMemory::Seen(bytes) => (bytes, "a thread may still return through it"),
             AddedMemory::Mapped if procfs::has_seccomp(self.pid) => {
                 (REGION_SIZE + SHARED_SIZE, "it filters its system calls by now (seccomp)")
+            }
+            AddedMemory::Mapped if self.teardown.unrestored_probes > 0 => {
+                (REGION_SIZE + SHARED_SIZE, "its code could not be restored")
             }
             AddedMemory::Mapped => (REGION_SIZE + SHARED_SIZE, "none of its threads could be stopped to unmap it"),
         };
