@@ -43,12 +43,17 @@ impl Process {
         }
     }
 
+    /// Whether it is the one that this heaptrace records with.
+    fn is_own_region(&self, left: &LeftRegion) -> bool {
+        self.jump.on().is_some_and(|jump| jump.region.code == left.code)
+    }
+
     fn is_needed(&mut self, left: &LeftRegion, standing: &[Standing]) -> bool {
         let code = left.code.0..left.code.0 + CODE_SIZE;
         let stubs = left.code.0 + STUBS..left.code.0 + ENTRIES;
         // From its own routine a heaptrace takes each thread that comes to a signal: so nothing comes back but what a stub has called. Other words are what its calls of the
         // routine have left on the stack. When an earlier heaptrace was killed a handler may have interrupted anything.
-        let is_own = self.jump.on().is_some_and(|jump| jump.region.code == left.code);
+        let is_own = self.is_own_region(left);
         let leads_back = |word: u64| {
             code.contains(&word) && (!is_own || stubs.contains(&word) && (word - stubs.start) % STUB_SIZE == BACK)
         };
@@ -122,11 +127,9 @@ impl Process {
                 self.give_back(thread, resume, &left)?;
                 continue;
             }
-            let code = left.code.0..left.code.0 + CODE_SIZE;
-            let is_clear = is_known && standing.iter().all(|one| !code.contains(&one.pc.0));
+            let is_clear = is_known && needs_cells_alone(&left, self.is_own_region(&left), &standing);
             let rest = left.shared_size.saturating_sub(COPY_AREA);
             stays += REGION_SIZE + left.shared_size;
-            // who returns through it needs its cell alone
             if is_clear
                 && rest > 0
                 && let Some(mut caller) = self.space.caller(thread, resume)?
@@ -136,5 +139,29 @@ impl Process {
             }
         }
         Ok(stays)
+    }
+}
+
+/// Whether the threads that return through the region need its cells and nothing behind. In that of an earlier heaptrace a handler that sleeps now may have interrupted the
+/// routine anywhere, also while it copied or recorded. `is_own`: this heaptrace has taken each thread out that came to a signal there.
+fn needs_cells_alone(left: &LeftRegion, is_own: bool, standing: &[Standing]) -> bool {
+    let code = left.code.0..left.code.0 + CODE_SIZE;
+    is_own && standing.iter().all(|one| !code.contains(&one.pc.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jump::layout::SHARED_SIZE;
+
+    #[test]
+    fn the_rest_of_an_earlier_region_stays_while_a_thread_may_go_on_in_its_routine() {
+        let left = LeftRegion { code: Addr(0x10_0000), shared: Addr(0x100_0000), shared_size: SHARED_SIZE };
+        let at = |pc: u64| [Standing::new(1, Addr(0x7000), Addr(0x9000)), Standing::new(2, Addr(pc), Addr(0xa000))];
+        assert!(needs_cells_alone(&left, true, &at(0x8000)));
+        assert!(!needs_cells_alone(&left, true, &at(left.code.0)));
+        // a handler sleeps at 0x8000, and its frame leads into the routine
+        assert!(!needs_cells_alone(&left, false, &at(0x8000)));
+        assert!(!needs_cells_alone(&left, false, &at(left.code.0 + CODE_SIZE - 1)));
     }
 }
