@@ -18,6 +18,15 @@ use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 
+/// What a detach could not unmap, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::session) struct Stays {
+    /// A thread may still return through so much.
+    pub needed: u64,
+    /// Nobody needs so much, but the thread could not unmap it.
+    pub refused: u64,
+}
+
 impl Process {
     /// `thread` has stopped, and all threads are where `standing` says: gives back what nobody needs. `resume`: where the thread goes on.
     pub(super) fn give_back_left_regions(
@@ -36,10 +45,11 @@ impl Process {
         Ok(())
     }
 
-    fn give_back(&mut self, thread: &Stopped, resume: RawRegs, left: &LeftRegion) -> Result<()> {
+    /// Returns how many bytes stay all the same.
+    fn give_back(&mut self, thread: &Stopped, resume: RawRegs, left: &LeftRegion) -> Result<u64> {
         match self.space.caller(thread, resume)? {
             Some(mut caller) => region::give_back(&mut caller, left.code, left.shared, left.shared_size),
-            None => Ok(()),
+            None => Ok(REGION_SIZE + left.shared_size),
         }
     }
 
@@ -107,8 +117,8 @@ impl Process {
         Ok(())
     }
 
-    /// `thread` has stopped, and all others sleep or are gone; the code is restored. Lets it unmap what nobody needs of the jump engine's memory, this heaptrace's and earlier ones'. Returns how many bytes stay.
-    pub(in crate::session) fn unmap_regions(&mut self, thread: &Stopped, resume: RawRegs) -> Result<u64> {
+    /// `thread` has stopped, and all others sleep or are gone; the code is restored. Lets it unmap what nobody needs of the jump engine's memory, this heaptrace's and earlier ones'. Returns what stays.
+    pub(in crate::session) fn unmap_regions(&mut self, thread: &Stopped, resume: RawRegs) -> Result<Stays> {
         let tid = thread.tid();
         self.space.memory.new_stop(tid);
         let mut standing = vec![Standing::new(tid, Addr(resume.0.rip), Addr(resume.0.rsp))];
@@ -121,21 +131,21 @@ impl Process {
                 Position::Running | Position::Unknown => is_known = false,
             }
         }
-        let mut stays = 0;
+        let mut stays = Stays::default();
         for left in self.space.left_regions(tid)? {
             if is_known && !self.is_needed(&left, &standing) {
-                self.give_back(thread, resume, &left)?;
+                stays.refused += self.give_back(thread, resume, &left)?;
                 continue;
             }
             let is_clear = is_known && needs_cells_alone(&left, self.is_own_region(&left), &standing);
             let rest = left.shared_size.saturating_sub(COPY_AREA);
-            stays += REGION_SIZE + left.shared_size;
-            if is_clear
-                && rest > 0
-                && let Some(mut caller) = self.space.caller(thread, resume)?
-            {
-                region::unmap(&mut caller, left.shared.add(COPY_AREA), rest)?;
-                stays -= rest;
+            stays.needed += REGION_SIZE + left.shared_size;
+            if is_clear && rest > 0 {
+                stays.needed -= rest;
+                let caller = self.space.caller(thread, resume)?;
+                let rest_at = left.shared.add(COPY_AREA);
+                let is_gone = caller.map_or(Ok(false), |mut caller| region::unmap(&mut caller, rest_at, rest))?;
+                stays.refused += if is_gone { 0 } else { rest };
             }
         }
         Ok(stays)
