@@ -55,6 +55,7 @@ pub(super) use drain::Drained;
 use facts::KnownFacts;
 use fallback::NoCell;
 pub(super) use fallback::{Cause, Fallbacks};
+pub(super) use left::Stays;
 use rustc_hash::FxHashMap;
 use sampling::Sampling;
 use std::ops::Range;

@@ -2,6 +2,7 @@
 //! a thread may still return through stays, and is told; the next heaptrace unmaps that.
 
 use crate::jump::layout::{REGION_SIZE, SHARED_SIZE};
+use crate::session::jump::Stays;
 use crate::session::process::Process;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::{TracerError, insist, procfs};
@@ -14,8 +15,12 @@ pub(in crate::session) enum AddedMemory {
     None,
     /// It is to be unmapped.
     Mapped,
-    /// It was looked at: so many bytes of it stay.
-    Seen(u64),
+    /// It is to be unmapped, but an attempt has failed.
+    Failed,
+    /// Other processes have the same memory, and their threads may return through it.
+    Shared,
+    /// It was looked at: so much of it stays.
+    Seen(Stays),
 }
 
 impl Process {
@@ -23,16 +28,17 @@ impl Process {
     pub(super) fn note_added_memory(&mut self) {
         let was_left = || self.space.mappings().iter().any(crate::maps::Mapping::is_heaptrace_s);
         let is_there = self.jump.on().is_some() || was_left();
-        if self.teardown.added == AddedMemory::None && is_there && !self.tasks.has_sharers() {
-            self.teardown.added = AddedMemory::Mapped;
+        if matches!(self.teardown.added, AddedMemory::None | AddedMemory::Shared) && is_there {
+            let is_shared = self.tasks.has_sharers();
+            self.teardown.added = if is_shared { AddedMemory::Shared } else { AddedMemory::Mapped };
         }
     }
 
     /// Whether a detach has to unmap some. Where the code could not be restored, jumps still lead there.
     pub(in crate::session) fn has_memory_to_unmap(&self) -> bool {
-        let teardown = &self.teardown;
-        let is_wanted = teardown.added == AddedMemory::Mapped && teardown.exit.is_none();
-        is_wanted && teardown.unrestored_probes == 0 && !procfs::has_seccomp(self.pid)
+        let is_to_go = matches!(self.teardown.added, AddedMemory::Mapped | AddedMemory::Failed);
+        let is_restored = self.teardown.unrestored_probes == 0;
+        is_to_go && is_restored && self.teardown.exit.is_none() && !procfs::has_seccomp(self.pid)
     }
 
     /// Whether the last thread that is detached from has to make system calls before.
@@ -53,7 +59,10 @@ impl Process {
             Ok(stays) => self.teardown.added = AddedMemory::Seen(stays),
             Err(TracerError::Unresponsive { .. }) => return false,
             Err(error) if error.is_out_of_reach() => {}
-            Err(error) => tracing::warn!("{error}"),
+            Err(error) => {
+                tracing::warn!("{error}");
+                self.teardown.added = AddedMemory::Failed;
+            }
         }
         true
     }
@@ -63,21 +72,56 @@ impl Process {
         if self.teardown.exit.is_some() || procfs::state(self.pid, self.pid).is_none() {
             return;
         }
-        let (bytes, why) = match self.teardown.added {
-            AddedMemory::None | AddedMemory::Seen(0) => return,
-            AddedMemory::Seen(bytes) => (bytes, "a thread may still return through it"),
-            AddedMemory::Mapped if procfs::has_seccomp(self.pid) => {
-                (REGION_SIZE + SHARED_SIZE, "it filters its system calls by now (seccomp)")
-            }
-            AddedMemory::Mapped if self.teardown.unrestored_probes > 0 => {
-                (REGION_SIZE + SHARED_SIZE, "its code could not be restored")
-            }
-            AddedMemory::Mapped => (REGION_SIZE + SHARED_SIZE, "none of its threads could be stopped to unmap it"),
-        };
+        if self.teardown.unrestored_probes > 0 && self.teardown.added == AddedMemory::Mapped {
+            // That the process is damaged is said elsewhere.
+            return;
+        }
+        let filters = || procfs::has_seccomp(self.pid);
+        let Some((bytes, why)) = left_mapped(self.teardown.added, filters) else { return };
         self.warn_once(format!(
             "{} KiB of memory that heaptrace has added to process {} stay mapped, as {why}: the next heaptrace that attaches to it unmaps what is not needed any more",
             bytes / 1024,
             self.pid
         ));
+    }
+}
+
+/// How many bytes stay mapped, and why. `filters`: whether the process filters its system calls.
+fn left_mapped(added: AddedMemory, filters: impl Fn() -> bool) -> Option<(u64, &'static str)> {
+    let all = REGION_SIZE + SHARED_SIZE;
+    Some(match added {
+        AddedMemory::None | AddedMemory::Seen(Stays { needed: 0, refused: 0 }) => return None,
+        AddedMemory::Seen(Stays { needed, refused: 0 }) => (needed, "a thread may still return through it"),
+        AddedMemory::Seen(Stays { needed: 0, refused }) => (
+            refused,
+            "the thread that was to unmap it could not make that system call (seccomp, or no room in the code)",
+        ),
+        AddedMemory::Seen(Stays { needed, refused }) => (
+            needed + refused,
+            "a thread may still return through a part, and the one that was to unmap the rest could not make that system call (seccomp, or no room in the code)",
+        ),
+        AddedMemory::Shared => (all, "other processes share its memory, and may return through it"),
+        AddedMemory::Mapped | AddedMemory::Failed if filters() => (all, "it filters its system calls by now (seccomp)"),
+        AddedMemory::Failed => (all, "an attempt to unmap it has failed"),
+        AddedMemory::Mapped => (all, "none of its threads could be stopped to unmap it"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_is_named_with_its_own_reason() {
+        let all = REGION_SIZE + SHARED_SIZE;
+        let told = |added| left_mapped(added, || false);
+        let seen = |needed, refused| told(AddedMemory::Seen(Stays { needed, refused }));
+        assert_eq!(told(AddedMemory::None), None);
+        assert_eq!(seen(0, 0), None);
+        let several = [seen(1, 0), seen(0, 1), seen(1, 1), told(AddedMemory::Shared), told(AddedMemory::Failed)];
+        let several: Vec<_> = several.into_iter().chain([told(AddedMemory::Mapped)]).map(Option::unwrap).collect();
+        assert_eq!(several.iter().map(|(bytes, _)| *bytes).collect::<Vec<_>>(), [1, 1, 2, all, all, all]);
+        let reasons: std::collections::BTreeSet<_> = several.iter().map(|(_, why)| *why).collect();
+        assert_eq!(reasons.len(), several.len());
     }
 }

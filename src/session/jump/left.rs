@@ -18,6 +18,15 @@ use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 
+/// What a detach could not unmap, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(in crate::session) struct Stays {
+    /// A thread may still return through so much.
+    pub needed: u64,
+    /// Nobody needs so much, but the thread could not unmap it.
+    pub refused: u64,
+}
+
 impl Process {
     /// `thread` has stopped, and all threads are where `standing` says: gives back what nobody needs. `resume`: where the thread goes on.
     pub(super) fn give_back_left_regions(
@@ -36,11 +45,17 @@ impl Process {
         Ok(())
     }
 
-    fn give_back(&mut self, thread: &Stopped, resume: RawRegs, left: &LeftRegion) -> Result<()> {
+    /// Returns how many bytes stay all the same.
+    fn give_back(&mut self, thread: &Stopped, resume: RawRegs, left: &LeftRegion) -> Result<u64> {
         match self.space.caller(thread, resume)? {
             Some(mut caller) => region::give_back(&mut caller, left.code, left.shared, left.shared_size),
-            None => Ok(()),
+            None => Ok(REGION_SIZE + left.shared_size),
         }
+    }
+
+    /// Whether it is the one that this heaptrace records with.
+    fn is_own_region(&self, left: &LeftRegion) -> bool {
+        self.jump.on().is_some_and(|jump| jump.region.code == left.code)
     }
 
     fn is_needed(&mut self, left: &LeftRegion, standing: &[Standing]) -> bool {
@@ -48,7 +63,7 @@ impl Process {
         let stubs = left.code.0 + STUBS..left.code.0 + ENTRIES;
         // From its own routine a heaptrace takes each thread that comes to a signal: so nothing comes back but what a stub has called. Other words are what its calls of the
         // routine have left on the stack. When an earlier heaptrace was killed a handler may have interrupted anything.
-        let is_own = self.jump.on().is_some_and(|jump| jump.region.code == left.code);
+        let is_own = self.is_own_region(left);
         let leads_back = |word: u64| {
             code.contains(&word) && (!is_own || stubs.contains(&word) && (word - stubs.start) % STUB_SIZE == BACK)
         };
@@ -102,8 +117,8 @@ impl Process {
         Ok(())
     }
 
-    /// `thread` has stopped, and all others sleep or are gone; the code is restored. Lets it unmap what nobody needs of the jump engine's memory, this heaptrace's and earlier ones'. Returns how many bytes stay.
-    pub(in crate::session) fn unmap_regions(&mut self, thread: &Stopped, resume: RawRegs) -> Result<u64> {
+    /// `thread` has stopped, and all others sleep or are gone; the code is restored. Lets it unmap what nobody needs of the jump engine's memory, this heaptrace's and earlier ones'. Returns what stays.
+    pub(in crate::session) fn unmap_regions(&mut self, thread: &Stopped, resume: RawRegs) -> Result<Stays> {
         let tid = thread.tid();
         self.space.memory.new_stop(tid);
         let mut standing = vec![Standing::new(tid, Addr(resume.0.rip), Addr(resume.0.rsp))];
@@ -116,25 +131,47 @@ impl Process {
                 Position::Running | Position::Unknown => is_known = false,
             }
         }
-        let mut stays = 0;
+        let mut stays = Stays::default();
         for left in self.space.left_regions(tid)? {
             if is_known && !self.is_needed(&left, &standing) {
-                self.give_back(thread, resume, &left)?;
+                stays.refused += self.give_back(thread, resume, &left)?;
                 continue;
             }
-            let code = left.code.0..left.code.0 + CODE_SIZE;
-            let is_clear = is_known && standing.iter().all(|one| !code.contains(&one.pc.0));
+            let is_clear = is_known && needs_cells_alone(&left, self.is_own_region(&left), &standing);
             let rest = left.shared_size.saturating_sub(COPY_AREA);
-            stays += REGION_SIZE + left.shared_size;
-            // who returns through it needs its cell alone
-            if is_clear
-                && rest > 0
-                && let Some(mut caller) = self.space.caller(thread, resume)?
-            {
-                region::unmap(&mut caller, left.shared.add(COPY_AREA), rest)?;
-                stays -= rest;
+            stays.needed += REGION_SIZE + left.shared_size;
+            if is_clear && rest > 0 {
+                stays.needed -= rest;
+                let caller = self.space.caller(thread, resume)?;
+                let rest_at = left.shared.add(COPY_AREA);
+                let is_gone = caller.map_or(Ok(false), |mut caller| region::unmap(&mut caller, rest_at, rest))?;
+                stays.refused += if is_gone { 0 } else { rest };
             }
         }
         Ok(stays)
+    }
+}
+
+/// Whether the threads that return through the region need its cells and nothing behind. In that of an earlier heaptrace a handler that sleeps now may have interrupted the
+/// routine anywhere, also while it copied or recorded. `is_own`: this heaptrace has taken each thread out that came to a signal there.
+fn needs_cells_alone(left: &LeftRegion, is_own: bool, standing: &[Standing]) -> bool {
+    let code = left.code.0..left.code.0 + CODE_SIZE;
+    is_own && standing.iter().all(|one| !code.contains(&one.pc.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jump::layout::SHARED_SIZE;
+
+    #[test]
+    fn the_rest_of_an_earlier_region_stays_while_a_thread_may_go_on_in_its_routine() {
+        let left = LeftRegion { code: Addr(0x10_0000), shared: Addr(0x100_0000), shared_size: SHARED_SIZE };
+        let at = |pc: u64| [Standing::new(1, Addr(0x7000), Addr(0x9000)), Standing::new(2, Addr(pc), Addr(0xa000))];
+        assert!(needs_cells_alone(&left, true, &at(0x8000)));
+        assert!(!needs_cells_alone(&left, true, &at(left.code.0)));
+        // a handler sleeps at 0x8000, and its frame leads into the routine
+        assert!(!needs_cells_alone(&left, false, &at(0x8000)));
+        assert!(!needs_cells_alone(&left, false, &at(left.code.0 + CODE_SIZE - 1)));
     }
 }

@@ -23,7 +23,7 @@ impl Process {
         let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else { return Ok(()) };
         let (rest, size) = (Addr(shared).add(COPY_AREA), SHARED_SIZE - COPY_AREA);
         if self.tasks.len() == 1 {
-            region::unmap(&mut caller, rest, size)
+            region::unmap(&mut caller, rest, size).map(|_| ())
         } else {
             region::fence(&mut caller, rest, size)
         }

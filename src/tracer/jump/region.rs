@@ -123,27 +123,29 @@ impl Region {
     }
 }
 
-/// Lets the thread unmap the two regions that begin at these addresses, of the shared one so many bytes: nobody needs them any more.
+/// Lets the thread unmap the two regions that begin at these addresses, of the shared one so many bytes: nobody needs them any more. Returns how many bytes stay, as the kernel
+/// refuses to unmap them.
 ///
 /// # Errors
-/// Those of [`Caller::call`]. What the kernel refuses stays.
-pub fn give_back(caller: &mut Caller<'_>, code: Addr, shared: Addr, shared_size: u64) -> Result<()> {
-    // in this order: who is killed in between leaves what the next one finds
-    if shared_size > 0 {
-        unmap(caller, shared, shared_size)?;
+/// Those of [`Caller::call`].
+pub fn give_back(caller: &mut Caller<'_>, code: Addr, shared: Addr, shared_size: u64) -> Result<u64> {
+    // in this order: who is killed in between leaves what the next one finds, and so does a refusal
+    if shared_size > 0 && !unmap(caller, shared, shared_size)? {
+        return Ok(REGION_SIZE + shared_size);
     }
-    unmap(caller, code, REGION_SIZE)
+    Ok(if unmap(caller, code, REGION_SIZE)? { 0 } else { REGION_SIZE })
 }
 
-/// Lets the thread unmap a part of what a heaptrace has mapped.
+/// Lets the thread unmap a part of what a heaptrace has mapped. Returns whether it is gone: the kernel may refuse.
 ///
 /// # Errors
-/// Those of [`Caller::call`]. What the kernel refuses stays.
-pub fn unmap(caller: &mut Caller<'_>, addr: Addr, size: u64) -> Result<()> {
-    if caller.call(libc::SYS_munmap, [addr.0, size, 0, 0, 0, 0])? != 0 {
+/// Those of [`Caller::call`].
+pub fn unmap(caller: &mut Caller<'_>, addr: Addr, size: u64) -> Result<bool> {
+    let is_gone = caller.call(libc::SYS_munmap, [addr.0, size, 0, 0, 0, 0])? == 0;
+    if !is_gone {
         tracing::debug!("what heaptrace has mapped at {addr} stays");
     }
-    Ok(())
+    Ok(is_gone)
 }
 
 /// Lets the thread put memory that nobody may access in the place of a part of what a heaptrace has mapped.
