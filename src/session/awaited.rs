@@ -24,8 +24,8 @@ pub(super) enum Awaited {
     Nobody,
     /// A thread that stops by itself, or can be asked to: there was none.
     AThread,
-    /// The stop of a thread that was asked.
-    AStop,
+    /// The stop of this thread, which was asked.
+    AStop(i32),
 }
 
 impl Session {
@@ -35,19 +35,38 @@ impl Session {
         if let Some(process) = self.processes.get_mut(slot) {
             process.call_for_a_thread()?;
         }
-        let is_asked = |session: &Self| session.processes.get(slot).is_some_and(|p| p.awaited == Awaited::AStop);
+        let is_asked =
+            |session: &Self| session.processes.get(slot).is_some_and(|p| matches!(p.awaited, Awaited::AStop(_)));
         while is_asked(self) && Instant::now() < deadline {
+            // What a standstill has collected comes first: these threads wait for us.
+            if let Some((ended, status)) = self.stops.take_end() {
+                self.note_end(ended, status);
+                self.ask_another(slot)?;
+                continue;
+            }
+            if let Some(stop) = self.stops.take_waiting() {
+                self.on_stop(stop)?;
+                continue;
+            }
             match ptrace::wait(false)? {
                 Waited::Task(_, status, Some(stopped)) => {
                     let stop = self.stops.stop(status, stopped);
                     self.on_stop(stop)?;
                 }
-                Waited::Task(ended, status, None) => self.note_end(ended, status),
+                Waited::Task(ended, status, None) => {
+                    self.note_end(ended, status);
+                    self.ask_another(slot)?;
+                }
                 Waited::NoTasks => return Ok(()),
                 Waited::Nothing | Waited::Interrupted => std::thread::yield_now(),
             }
         }
         Ok(())
+    }
+
+    /// A thread has ended: it may be the one that was asked.
+    fn ask_another(&mut self, slot: Slot) -> Result<()> {
+        self.processes.get_mut(slot).map_or(Ok(()), Process::try_again_for_a_thread)
     }
 }
 
@@ -60,9 +79,12 @@ impl Process {
         self.try_again_for_a_thread()
     }
 
-    /// The same, if there was none.
+    /// The same, if there was none, or the one that was asked has ended.
     pub(super) fn try_again_for_a_thread(&mut self) -> Result<()> {
-        if self.awaited != Awaited::AThread {
+        if matches!(self.awaited, Awaited::AStop(tid) if self.tasks.get(tid).is_none()) {
+            self.awaited = Awaited::AThread;
+        }
+        if self.awaited != Awaited::AThread || !self.space.awaits_a_thread() {
             return Ok(());
         }
         let own = self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
@@ -70,7 +92,7 @@ impl Process {
         // One that a signal has stopped stops once more when it is continued.
         if let Some((_, tid)) = best.filter(|(how, _)| *how != Disturbance::Stopped) {
             self.interrupt(tid)?;
-            self.awaited = Awaited::AStop;
+            self.awaited = Awaited::AStop(tid);
         }
         Ok(())
     }

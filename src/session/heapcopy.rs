@@ -348,17 +348,17 @@ impl Process {
         if self.can_call(thread, &mappings).is_none() {
             return Ok(());
         }
-        while let Some(copy) = self.copies.dead.last() {
+        while let Some(&copy) = self.copies.dead.last() {
             let taken = match copy.status_taken_by(thread) {
                 Err(error @ TracerError::Filtered { .. }) => {
-                    self.warnings.push(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", self.pid));
+                    self.warn_once(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", self.pid));
                     false
                 }
                 taken => taken?,
             };
             if !taken {
                 tracing::debug!("a zombie is left: process {}", copy.pid());
-                self.copies.left.push((*copy, procfs::start_time(copy.pid())));
+                self.copies.left.push((copy, procfs::start_time(copy.pid())));
             }
             self.copies.dead.pop();
         }
@@ -374,7 +374,12 @@ impl Process {
             // the program may have taken it itself, and have another child of that number
             let is_it = started.is_some() && procfs::start_time(copy.pid()) == started;
             let copy = copy.after_exec(means);
-            if is_it && !matches!(copy.status_taken_by(thread), Err(TracerError::Filtered { .. }) | Ok(true)) {
+            let taken = !is_it
+                || match copy.status_taken_by(thread) {
+                    Err(TracerError::Filtered { .. }) => true,
+                    taken => taken?,
+                };
+            if !taken {
                 break;
             }
             self.copies.left.pop();

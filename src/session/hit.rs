@@ -1,6 +1,7 @@
 //! What it means that a thread has arrived at a breakpoint: an allocator call begins or returns, modules come and go, the program tells of
 //! its memory or ends. How the thread gets past the breakpoint is the trap engine's ([`super::trap`]).
 
+use super::awaited::Awaited;
 use super::engine::{EngineReply, EngineReport, EntryContext};
 use super::jump::Jump;
 use super::process::Process;
@@ -86,6 +87,7 @@ impl Process {
         }
         if self.space.has_deferred() {
             self.space.place_deferred(Some(&Helper::at_trap(thread, raw)))?;
+            self.awaited = Awaited::Nobody;
         }
         Ok(())
     }

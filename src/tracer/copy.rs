@@ -273,7 +273,9 @@ impl Copy {
         let maker = still.callers().find(|(thread, resume)| can_make(thread, resume, mappings));
         let Some((thread, resume)) = maker else { return Ok(None) };
         let mut left = None;
-        let watched = |forked: Forked| Self { forked, watch: Some(Watch::begin(pid, forked.pid())) };
+        // the number of one that is over may be another process's
+        let begin = |forked: &Forked| if forked.is_over() { Watch::over() } else { Watch::begin(pid, forked.pid()) };
+        let watched = |forked: Forked| Self { forked, watch: Some(begin(&forked)) };
         match Forked::make(thread, &resume, pid, means, mappings, memory, &mut left) {
             Err(TracerError::Overtaken { tid, status }) => {
                 still.overtake(tid, status);

@@ -27,6 +27,11 @@ impl Watch {
         Self { has_ended, thread: thread.ok() }
     }
 
+    /// Of a copy that is over: there is nothing to watch for.
+    pub(super) fn over() -> Self {
+        Self { has_ended: Arc::default(), thread: None }
+    }
+
     /// Whether the program has ended, and so the copy.
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Acquire)
