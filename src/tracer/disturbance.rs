@@ -1,13 +1,13 @@
 //! What it would mean to a thread to be interrupted.
 
-use super::{procfs, rawregs};
+use super::{procfs, rawregs, timedwait};
 
 /// How well a thread can be interrupted without being disturbed; less is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Disturbance {
     /// It runs.
     None,
-    /// It sleeps in a system call that goes on with what is left, or that has no time limit and is made anew.
+    /// It sleeps in a system call that goes on with what is left, or that has no time limit and is made anew, or is made anew with what is left ([`timedwait`]).
     Unnoticed,
     /// Its process is stopped by a signal, and it is left so.
     Stopped,
@@ -23,7 +23,9 @@ pub fn disturbance(pid: i32, tid: i32) -> Option<Disturbance> {
         b'T' => Some(Disturbance::Stopped),
         b'S' if procfs::has_deliverable_signal(tid) => None,
         b'S' => Some(match procfs::read(tid, "syscall").ok().and_then(|text| call_in(&text)) {
-            Some((number, arguments)) if !is_longer(number, arguments) => Disturbance::Unnoticed,
+            Some((number, arguments)) if !is_longer(number, arguments, || timedwait::can_tell(tid)) => {
+                Disturbance::Unnoticed
+            }
             _ => Disturbance::Longer,
         }),
         _ => None,
@@ -43,13 +45,18 @@ fn call_in(text: &[u8]) -> Option<(i64, [u64; 6])> {
 }
 
 /// Whether a call that is made anew may take longer than it would have: it ends early, and it has a time limit, or its socket may have one (SO_RCVTIMEO).
-fn is_longer(number: i64, [_, _, timeout_of_signals, timeout, timeout_of_messages, _]: [u64; 6]) -> bool {
+/// `knows_what_is_left`: whether it can be told how long the thread has slept.
+fn is_longer(
+    number: i64,
+    [_, _, timeout_of_signals, timeout, timeout_of_messages, _]: [u64; 6],
+    knows_what_is_left: impl FnOnce() -> bool,
+) -> bool {
     if !rawregs::ENDING_EARLY.contains(&number) {
         return false;
     }
     match number {
         // milliseconds, of which fewer than none are without end
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => (timeout as i32) >= 0,
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => (timeout as i32) >= 0 && !knows_what_is_left(),
         // else a time is pointed to
         libc::SYS_rt_sigtimedwait => timeout_of_signals != 0,
         libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => timeout != 0,
@@ -64,7 +71,19 @@ mod tests {
     use super::*;
 
     fn longer(text: &str) -> Option<bool> {
-        call_in(text.as_bytes()).map(|(number, arguments)| is_longer(number, arguments))
+        call_in(text.as_bytes()).map(|(number, arguments)| is_longer(number, arguments, || false))
+    }
+
+    #[test]
+    fn epoll_wait_takes_no_longer_where_it_is_known_what_is_left() {
+        for (number, expected) in [
+            (libc::SYS_epoll_wait, false),
+            (libc::SYS_epoll_pwait, false),
+            (libc::SYS_epoll_pwait2, true),
+            (libc::SYS_semtimedop, true),
+        ] {
+            assert_eq!(is_longer(number, [5, 0x7_ffd0, 1, 100, 0, 0], || true), expected, "{number}");
+        }
     }
 
     #[test]

@@ -77,6 +77,11 @@ pub(super) fn confirm(tid: i32) {
     });
 }
 
+/// Whether the kernel tells how long thread `tid`, which sleeps, has done so.
+pub(super) fn can_tell(tid: i32) -> bool {
+    scheduled(tid).is_some()
+}
+
 /// With what a thread makes a call once more that it was stopped in, given that it would make it with `again`: with what is left of its time. `code` reads the target's code.
 pub(super) fn shortened(tid: i32, again: RawRegs, code: impl FnOnce(u64, &mut [u8]) -> usize) -> RawRegs {
     const SYSCALL_LEN: u64 = 2;

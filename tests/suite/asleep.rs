@@ -40,3 +40,8 @@ fn t42_a_program_that_sleeps_in_poll_lives_on_without_heaptrace() {
 fn t42_a_program_that_sleeps_in_epoll_wait_without_a_limit_lives_on_without_heaptrace() {
     killed_while_all_sleep("epoll");
 }
+
+#[test]
+fn t42_a_program_that_sleeps_in_epoll_wait_with_a_limit_lives_on_without_heaptrace() {
+    killed_while_all_sleep("limited");
+}
