@@ -208,8 +208,8 @@ fn t43_errors_under_run_for_a_while() {
 fn attach_with(kind: &str) {
     let program = Program::fixture("victim").args(["3", "churn"]);
     let (mut victim, pid) = start_victim(&program);
-    let mut broken = 0;
-    for call in calls(3, 20_000) {
+    // Whether heaptrace broke off.
+    let mut attach = |call: u64| {
         let what = order(kind, call);
         let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", &what);
         let ended = tracer.start_attached(&["--duration", "60ms"], pid).wait();
@@ -218,13 +218,15 @@ fn attach_with(kind: &str) {
         victim.send("still alive?");
         assert_eq!(victim.line(), "alive", "{what}");
         if ended.code() != 0 {
-            broken += 1;
             assert_eq!(ended.code(), 125, "{what}: {}", ended.stderr);
             assert!(!ended.stderr.contains("left damaged"), "{what}: {}", ended.stderr);
         }
-    }
-    // most errors are got over, those of the looks at each thread above all
-    assert!(broken > 0, "{broken}");
+        ended.code() != 0
+    };
+    let broken = calls(3, 20_000).into_iter().filter(|call| attach(*call)).count();
+    // Most errors are got over, those of the looks at each thread above all: of 34, two to eight are not with the jump engine. Where it is none by chance, others are tried.
+    let has_broken = broken > 0 || (1..20_000).step_by(211).any(&mut attach);
+    assert!(has_broken, "nothing that was ordered to fail has broken heaptrace off");
     assert_victim_well(victim, pid);
 }
 

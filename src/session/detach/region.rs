@@ -36,7 +36,12 @@ impl Process {
 
     /// Whether a detach has to unmap some. Where the code could not be restored, jumps still lead there.
     pub(in crate::session) fn has_memory_to_unmap(&self) -> bool {
-        let is_to_go = matches!(self.teardown.added, AddedMemory::Mapped | AddedMemory::Failed);
+        let is_to_go = match self.teardown.added {
+            AddedMemory::Mapped | AddedMemory::Failed => true,
+            // who shared it may have gone meanwhile, as a child in vfork
+            AddedMemory::Shared => !self.tasks.has_sharers(),
+            AddedMemory::None | AddedMemory::Seen(_) => false,
+        };
         let is_restored = self.teardown.unrestored_probes == 0;
         is_to_go && is_restored && self.teardown.exit.is_none() && !procfs::has_seccomp(self.pid)
     }
