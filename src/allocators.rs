@@ -106,7 +106,8 @@ impl Family {
         self != other && self != Self::Other && other != Self::Other
     }
 
-    /// The operator that gives a block of this family back, by its name: with the size or without is up to the compiler's options.
+    /// The operator that gives a block of this family back, by its name: with the size or without is up to the
+    /// compiler's options.
     pub const fn deletes(self) -> Option<&'static str> {
         match self {
             Self::New => Some("operator delete(void*)"),

@@ -409,7 +409,8 @@ impl Calls {
         self.tasks.get(&task.serial).is_some_and(|frames| frames.is_empty() && frames.was_told())
     }
 
-    /// An operator that passes its call on to the function that the thread calls next, at `sp`, has told so much of a block.
+    /// An operator that passes its call on to the function that the thread calls next, at `sp`, has told so much of a
+    /// block.
     pub fn tell(&mut self, task: TaskId, told: ToldOfBlock, sp: u64) {
         self.tasks.entry(task.serial).or_default().delete_arguments = Some(told.at(sp));
     }

@@ -30,7 +30,8 @@ pub struct CheckRules {
 }
 
 impl CheckRules {
-    /// Adds the suppressions that `module` of the program has in itself, by its `function`; None as `text`: it has some that can't be read
+    /// Adds the suppressions that `module` of the program has in itself, by its `function`; None as `text`: it has some
+    /// that can't be read
     /// without running its code. Returns a warning if they could not be used.
     pub(crate) fn add_own_suppressions(&mut self, module: &str, function: &str, text: Option<&[u8]>) -> Option<String> {
         let file = format!("{function} of {module}");

@@ -27,7 +27,8 @@ pub trait ReadMemory {
         vec![range]
     }
 
-    /// Whether the page at `at`, which can't be read, holds nothing that the program could read there either: a guard, or, where a file is
+    /// Whether the page at `at`, which can't be read, holds nothing that the program could read there either: a guard,
+    /// or, where a file is
     /// mapped, what lies behind its end. Each such page of a file where that is not known.
     fn holds_nothing(&mut self, _at: Addr, is_file: bool) -> bool {
         is_file

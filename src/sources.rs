@@ -71,7 +71,8 @@ impl Text {
 }
 
 impl Lines {
-    /// A line of a file that module `module` was made of, if that is not younger than the module. `users`: those of the process.
+    /// A line of a file that module `module` was made of, if that is not younger than the module. `users`: those of the
+    /// process.
     pub fn line(&mut self, module: &Path, file: &str, line: u32, users: &Readers) -> Option<String> {
         let of = |module: &PathBuf| {
             (std::fs::metadata(module).and_then(|of| of.modified()).ok(), Readers::default().of_module(module))

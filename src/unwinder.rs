@@ -296,7 +296,8 @@ impl Unwinder {
         })
     }
 
-    /// Where the module `id` lists the handlers of exceptions of the function at `addr`, if it has any: what [`landing_pads`] reads.
+    /// Where the module `id` lists the handlers of exceptions of the function at `addr`, if it has any: what
+    /// [`landing_pads`] reads.
     pub fn handlers(&mut self, id: ModuleId, addr: Addr) -> Option<ObjAddr> {
         let cfi = self.modules.get_mut(&id)?;
         let at = cfi.module().bias.to_object(addr);

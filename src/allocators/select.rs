@@ -162,7 +162,8 @@ impl AllocatorTable {
     }
 }
 
-/// Whether a module is ld.so, which holds a small allocator of its own for the time before libc is there, whose blocks are none of the program's.
+/// Whether a module is ld.so, which holds a small allocator of its own for the time before libc is there, whose blocks
+/// are none of the program's.
 /// (musl's linker is its libc, and is named `ld-musl-*`.)
 pub fn is_dynamic_linker(module: &ModuleSymbols) -> bool {
     module.soname.as_deref().unwrap_or(&module.file_name).starts_with("ld-linux")

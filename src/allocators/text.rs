@@ -1,6 +1,7 @@
 //! Functions that return a block with a text in it, such as strdup: no argument tells its size, the text does.
 //!
-//! The C library's call its malloc. An allocator that brings its own has them use its inner functions, where no call is seen.
+//! The C library's call its malloc. An allocator that brings its own has them use its inner functions, where no call is
+//! seen.
 
 use super::Arg;
 use super::select::{AllocatorSymbol, ModuleSymbols};
@@ -21,7 +22,8 @@ pub enum Text {
         /// The size of a character in bytes.
         unit: u8,
     },
-    /// What the function finds out, with characters of a byte. With a non-null argument `unless` it writes there, and allocates nothing.
+    /// What the function finds out, with characters of a byte. With a non-null argument `unless` it writes there, and
+    /// allocates nothing.
     Found {
         /// Where the caller's own memory is.
         unless: Option<Arg>,
@@ -43,7 +45,8 @@ impl Text {
         !matches!(self, Self::Found { unless: Some(unless) } if unless.of(args) != 0)
     }
 
-    /// The size of the block that a call with these arguments asks for, in bytes; 0 where it is not known yet, or can't be.
+    /// The size of the block that a call with these arguments asks for, in bytes; 0 where it is not known yet, or can't
+    /// be.
     pub fn size_at_entry(self, args: &[u64; 6], read: &mut Read<'_>) -> u64 {
         let Self::Copied { from, most, unit } = self else { return 0 };
         let most = most.map_or(u64::MAX, |most| most.of(args));
@@ -85,7 +88,8 @@ fn size_of(from: Addr, most: u64, unit: u8, read: &mut Read<'_>) -> Option<u64> 
     Some((most + 1) * unit)
 }
 
-/// Whether one of these functions, at `addr` in a module, is an allocator's: the C library's calls malloc. A program may hold both.
+/// Whether one of these functions, at `addr` in a module, is an allocator's: the C library's calls malloc. A program
+/// may hold both.
 pub(super) fn is_allocators_own(addr: ObjAddr, module: &ModuleSymbols, provides_malloc: bool) -> bool {
     let is_mimallocs = |symbol: &AllocatorSymbol| symbol.addr == addr && symbol.name.starts_with("mi_");
     provides_malloc && (!module.is_c_library || module.symbols.iter().any(is_mimallocs))

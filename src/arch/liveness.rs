@@ -5,7 +5,8 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpA
 /// So many instructions are looked at.
 const MOST: usize = 24;
 
-/// Whether the code behind a system call, which stands at `address`, does without what r10 holds: nothing reads it up to the function's return, or its next call, which need not keep it
+/// Whether the code behind a system call, which stands at `address`, does without what r10 holds: nothing reads it up
+/// to the function's return, or its next call, which need not keep it
 /// (System V x86-64 ABI). Code that goes back may make the same system call again.
 pub fn r10_is_dead(code: &[u8], address: u64) -> bool {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);

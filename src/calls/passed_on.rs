@@ -71,7 +71,8 @@ pub struct ToldOfBlock {
 }
 
 impl ToldOfBlock {
-    /// Of a call of `function` with these arguments; None if it gives nothing back. `before`: what the operator before it was told, which may have passed the
+    /// Of a call of `function` with these arguments; None if it gives nothing back. `before`: what the operator before
+    /// it was told, which may have passed the
     /// call on to this one.
     pub fn of(function: &Function, args: &[u64; 6], before: Option<Self>) -> Option<Self> {
         let Kind::Free { ptr, size } = function.kind else { return None };

@@ -1,4 +1,5 @@
-//! Debuggers that a program starts on itself when it crashes: they can't attach while heaptrace traces it, and what they would have told is missing.
+//! Debuggers that a program starts on itself when it crashes: they can't attach while heaptrace traces it, and what
+//! they would have told is missing.
 
 use crate::progress::Progress;
 use crate::tracer::procfs;

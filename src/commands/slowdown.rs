@@ -328,7 +328,8 @@ mod tests {
         assert_eq!(bounds(&thousand, 1), [6_756, 7_000, 7_232]);
         assert_eq!(bounds(&ten, 2_500), [4_383, 7_000, 7_500], "so long it has run at least");
         assert_eq!(bounds(&[], 2_500), [0, 7_500, 7_500]);
-        // the part of it that was its own does not come from looks; what the stops took of the CPU time is known to a half
+        // the part of it that was its own does not come from looks; what the stops took of the CPU time is known to a
+        // half
         let half = Cost { stops_cpu_ns: 500 * MS, ..cost(1_000, 500, 100_000) };
         let half = seen(&ten).waited(SECOND * 10, &half);
         assert_eq!([half.least, half.about, half.most].map(|time| time.as_millis()), [8_586, 9_496, 9_546]);

@@ -1,4 +1,5 @@
-//! Slots that the dynamic linker fills with addresses of functions: what a call through the PLT or the global offset table goes to.
+//! Slots that the dynamic linker fills with addresses of functions: what a call through the PLT or the global offset
+//! table goes to.
 
 use super::dynamic::DynamicTables;
 use super::{Elf, slice};

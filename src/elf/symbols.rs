@@ -100,7 +100,8 @@ impl<'d> Elf<'d> {
             && self.is_code_section(symbol.section)
     }
 
-    /// Whether a symbol is a label of code that other files may know, in whichever table: a function whose author did not say so.
+    /// Whether a symbol is a label of code that other files may know, in whichever table: a function whose author did
+    /// not say so.
     pub fn is_code_label(&self, symbol: &Symbol<'_>) -> bool {
         symbol.kind == SymbolKind::Untyped
             && symbol.binding != Binding::Local

@@ -127,7 +127,8 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// By how much the program is slower: `hardly slower`, `2.4 times slower`, `1.5 to 2.8 times slower`. None where that is not known within a
+    /// By how much the program is slower: `hardly slower`, `2.4 times slower`, `1.5 to 2.8 times slower`. None where
+    /// that is not known within a
     /// factor of two.
     pub(crate) fn slowness(self) -> Option<String> {
         let about = times(self.wall_ns, self.about_ns);
@@ -151,7 +152,8 @@ impl Waiting {
         })
     }
 
-    /// The same, or where it is not known the share of the time that the program waits: `waits 98 to 99.9 % of the time`.
+    /// The same, or where it is not known the share of the time that the program waits: `waits 98 to 99.9 % of the
+    /// time`.
     pub(crate) fn slowness_or_share(self) -> String {
         self.slowness().unwrap_or_else(|| format!("waits {} of the time", self.shares()))
     }

@@ -208,8 +208,10 @@ fn schema(name: &str, fields: &[Value]) -> Value {
     })
 }
 
-/// The live bytes as the profiler's memory track has them: differences, and the number of allocations between. The track draws a
-/// slope from one sample to the next, and live bytes are steps: what was live stands once more right before each change.
+/// The live bytes as the profiler's memory track has them: differences, and the number of allocations between. The
+/// track draws a
+/// slope from one sample to the next, and live bytes are steps: what was live stands once more right before each
+/// change.
 fn live_bytes(profile: &Profile) -> Value {
     let (mut times, mut counts, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
     let last = (profile.meta.duration_ns, profile.totals.live_bytes, profile.totals.allocations);

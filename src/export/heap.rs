@@ -231,7 +231,8 @@ fn lost(report: &HeapReport<'_>) -> u64 {
     report.held.map_or(0, |held| held.holdings.lost.bytes)
 }
 
-/// Who holds most of what can be reached. `room`: bytes of all live blocks, of which `resident` are in memory; what is held is
+/// Who holds most of what can be reached. `room`: bytes of all live blocks, of which `resident` are in memory; what is
+/// held is
 /// counted in whole blocks, too, so it must not be told as a part of what is resident.
 fn growth(held: &Held, room: u64, resident: u64) -> String {
     let holdings = &held.holdings;

@@ -43,7 +43,8 @@ const SHARE: usize = 4096;
 /// So many samples are held before they are encoded: one takes some 600 bytes, and its encoding a fifth of that.
 const HELD: usize = 16 * SHARE;
 
-/// The bytes of a profile: those of `encode_to_vec`. The samples, which are most, are encoded on all processors, part by part.
+/// The bytes of a profile: those of `encode_to_vec`. The samples, which are most, are encoded on all processors, part
+/// by part.
 fn encode(view: &View<'_>, options: &ExportOptions) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut held = Vec::new();

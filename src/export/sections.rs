@@ -93,7 +93,8 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
     sampling_note(out, layout, profile);
 }
 
-/// Whether only blocks are in the profile that were allocated since a mark (`--since`): a warning says so, and names the mark.
+/// Whether only blocks are in the profile that were allocated since a mark (`--since`): a warning says so, and names
+/// the mark.
 pub(super) fn is_since_mark(profile: &Profile) -> bool {
     profile.warnings.iter().any(|warning| warning.contains("allocated since the mark `"))
 }
@@ -411,7 +412,8 @@ pub(crate) fn doubt(view: &View<'_>, stack: usize, quality: Quality) -> Option<&
     }
 }
 
-/// The kinds of what was not seen, or is not certain. What stands among the errors in the use of the heap is neither, and is
+/// The kinds of what was not seen, or is not certain. What stands among the errors in the use of the heap is neither,
+/// and is
 /// not told again.
 pub(crate) fn doubts(profile: &Profile) -> Vec<text::Anomaly> {
     let told = |kind: FindingKind| -> u64 {

@@ -4,7 +4,8 @@ use super::text::basename;
 use super::view::{NamedFrame, TRUNCATED_STACK, View};
 use crate::profile::identity::{is_unresolved, without_arguments};
 
-/// What a function's name and source file say of it. A profile has far fewer functions than frames, so each is looked at once
+/// What a function's name and source file say of it. A profile has far fewer functions than frames, so each is looked
+/// at once
 /// ([`View::location_frames`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct NameTraits(u8);

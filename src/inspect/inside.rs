@@ -1,8 +1,11 @@
 //! What threads that stand inside of the allocator hold in its own form.
 //!
-//! A block that is just being freed or handed out is named there by its chunk: the program's pointer is gone, or not yet made. glibc's malloc
-//! keeps the address of the chunk's header, 16 bytes before the block, in a register or in a frame (malloc/malloc.c, `mem2chunk`). Elsewhere such
-//! an address is an old word of no meaning, and holds nothing. Other allocators that are walked name a block by its own address, or mark it
+//! A block that is just being freed or handed out is named there by its chunk: the program's pointer is gone, or not
+//! yet made. glibc's malloc
+//! keeps the address of the chunk's header, 16 bytes before the block, in a register or in a frame (malloc/malloc.c,
+//! `mem2chunk`). Elsewhere such
+//! an address is an old word of no meaning, and holds nothing. Other allocators that are walked name a block by its own
+//! address, or mark it
 //! first.
 
 use super::modules::{Object, Objects};
@@ -38,13 +41,15 @@ const FUNCTIONS: [&str; 16] = [
 /// An allocator's inner functions lie no further from those than this, in bytes.
 const NEAR: u64 = 32 << 10;
 
-/// What an allocator calls in its library (locks, system calls, memcpy) has no larger frames, in bytes: so near its return address lies.
+/// What an allocator calls in its library (locks, system calls, memcpy) has no larger frames, in bytes: so near its
+/// return address lies.
 const CALLEE_FRAMES: usize = 192;
 
 /// The allocator's own frames are not larger than this, in bytes.
 const FRAMES: usize = 1024;
 
-/// Since glibc 2.32 a free chunk's link to the next one is not as it is, but with its own address, so far to the right, upon it (`PROTECT_PTR`).
+/// Since glibc 2.32 a free chunk's link to the next one is not as it is, but with its own address, so far to the right,
+/// upon it (`PROTECT_PTR`).
 const LINK_SHIFT: u32 = 12;
 
 /// What a function without calls may use below the stack pointer, in bytes.
@@ -101,7 +106,8 @@ fn allocator_object<'a>(walk: &Walk, objects: &'a Objects) -> Option<&'a Object>
     objects.found.iter().find(|object| object.id == holder.id)
 }
 
-/// Where an object's allocator is: its functions, and the ones without names around them, up to those of other purposes.
+/// Where an object's allocator is: its functions, and the ones without names around them, up to those of other
+/// purposes.
 fn allocator_code(object: &Object) -> Vec<Range<Addr>> {
     let Ok(elf) = Elf::parse(&object.bytes) else { return Vec::new() };
     code_of(&elf.plain_symbols()).into_iter().map(|range| shifted(object, &range)).collect()

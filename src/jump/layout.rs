@@ -404,14 +404,16 @@ pub const NODE_OFFSET: u64 = 24;
 /// In a node: how many frames the stack has (u32).
 pub const NODE_DEPTH: u64 = 28;
 
-/// Stacks that have no nodes, by what a thread lists of them: [`TAILS`] entries of [`TAIL_SIZE`] bytes. A search begins at [`tail_slot`] and goes on to the next entry,
+/// Stacks that have no nodes, by what a thread lists of them: [`TAILS`] entries of [`TAIL_SIZE`] bytes. A search begins
+/// at [`tail_slot`] and goes on to the next entry,
 /// round the end, up to one whose hash is 0. When three quarters are in use the tracer frees all of them.
 pub const TAIL_AREA: u64 = 0x344_0000;
 /// Entries of the table: a power of two.
 pub const TAILS: u64 = 1 << 19;
 /// Bytes of an entry.
 pub const TAIL_SIZE: u64 = 16;
-/// In an entry: the hash of the list (u64), see [`tail_hash`]; 0: the entry is free. Written last. Who has read the stack reads it again: if it is another one, the entry was
+/// In an entry: the hash of the list (u64), see [`tail_hash`]; 0: the entry is free. Written last. Who has read the
+/// stack reads it again: if it is another one, the entry was
 /// freed meanwhile.
 pub const TAIL_HASH: u64 = 0;
 /// In an entry: the stack's id (u32).

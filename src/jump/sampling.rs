@@ -24,7 +24,8 @@ impl SizeOf {
     pub const CHANGES: u8 = 1 << 5;
     /// The function calls no other one that is wrapped, so that a call that is not recorded needs no frame. With nothing else, that is what malloc has.
     pub const SIMPLE: u8 = 1 << 6;
-    /// The function is an operator that passes its call on: what it was told is recorded, without its stack, as that of the function that it calls is.
+    /// The function is an operator that passes its call on: what it was told is recorded, without its stack, as that of
+    /// the function that it calls is.
     pub const TOLD: u8 = 1 << 7;
 
     /// In argument `size`, times argument `count` (0 to 2 each).

@@ -1,4 +1,5 @@
-//! Stacks whose nodes have no room, as the routine finds them: it walks to the end by the rules of return addresses, lists these, and looks the hash of the list up. An entry has
+//! Stacks whose nodes have no room, as the routine finds them: it walks to the end by the rules of return addresses,
+//! lists these, and looks the hash of the list up. An entry has
 //! 16 bytes, however deep the stack; a stack that has none is told of once, and found from then on.
 //!
 //! A hash has 64 bits: that two of a million stacks have the same one has a probability of 1 in 40 million.

@@ -105,7 +105,8 @@ fn belongs(module: &MappedModule, mapping: &Mapping, rest: &[Mapping]) -> bool {
     }
 }
 
-/// Whether the module's file goes on behind the anonymous mappings that `rest` begins with. Where its segments lie apart, as those of programs
+/// Whether the module's file goes on behind the anonymous mappings that `rest` begins with. Where its segments lie
+/// apart, as those of programs
 /// that are made for huge pages do, a part of the text that was moved has nothing of the file next to it.
 fn continues(module: &MappedModule, rest: &[Mapping]) -> bool {
     let Some(next) = rest.iter().position(|mapping| mapping.kind != Kind::Anonymous) else { return false };

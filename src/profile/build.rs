@@ -443,7 +443,8 @@ fn hash_of(locations: &[usize]) -> u64 {
 /// The C library's name for what operators delete end in.
 const FREE: &str = "free";
 
-/// The function that the program has called: of an operator delete that ends in a jump to free, nothing is on the stack.
+/// The function that the program has called: of an operator delete that ends in a jump to free, nothing is on the
+/// stack.
 fn deallocator(error: &HeapError, called: String) -> String {
     match error.operator {
         Some(operator) if called == FREE => operator.to_owned(),

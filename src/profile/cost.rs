@@ -101,7 +101,8 @@ impl Cost {
         rest.max(self.least_own_cpu_ns(stops)).min(self.cpu_ns)
     }
 
-    /// The bounds that [`Self::own_cpu_ns`] lies between, ns: the CPU time of the stops is known to a half only, that of recording to a quarter.
+    /// The bounds that [`Self::own_cpu_ns`] lies between, ns: the CPU time of the stops is known to a half only, that
+    /// of recording to a quarter.
     pub fn own_cpu_bounds_ns(&self) -> (u64, u64) {
         let stops = self.stops_cpu_or_guess_ns();
         let doubt = (stops / UNCERTAIN).saturating_add(self.recording_ns / UNCERTAIN_RECORDING);

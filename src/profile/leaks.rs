@@ -202,7 +202,8 @@ pub struct Leaks {
     pub stopped_ns: u64,
     /// Whether it stood only to be copied, and the copy was read.
     pub copied: bool,
-    /// What could not be read, by name: some of it, where it is much. In the check itself only, no saved profile has it.
+    /// What could not be read, by name: some of it, where it is much. In the check itself only, no saved profile has
+    /// it.
     pub unreadable_names: Vec<String>,
     /// How many bytes of roots and blocks were looked through.
     pub scanned_bytes: u64,

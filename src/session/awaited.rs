@@ -1,5 +1,7 @@
-//! Probes that wait for a thread: they need room that only a stopped thread of the process can map, or code that can be written
-//! only while one stands still. Whoever stops at a probe places them. Where none stands yet that a thread would come to, as after an
+//! Probes that wait for a thread: they need room that only a stopped thread of the process can map, or code that can be
+//! written
+//! only while one stands still. Whoever stops at a probe places them. Where none stands yet that a thread would come
+//! to, as after an
 //! attach to a program whose code fills its pages to the last byte, one thread is stopped for it.
 
 use super::Session;

@@ -387,7 +387,8 @@ impl Process {
         Ok(())
     }
 
-    /// The process is about to be let go: no copy of it is left, nor a zombie of one, also of those that other heaptraces have had made.
+    /// The process is about to be let go: no copy of it is left, nor a zombie of one, also of those that other
+    /// heaptraces have had made.
     pub(super) fn end_copies_before_detach(&mut self, stops: &mut Stops) {
         self.copies.wanted.clear();
         for (copy, has_ended) in std::mem::take(&mut self.copies.alive) {

@@ -136,7 +136,8 @@ pub(super) struct Jump {
     code: Code,
     /// By number.
     stubs: Vec<Stub>,
-    /// Those of the stubs' functions that are operators that pass their calls on, and are told more than what they call is.
+    /// Those of the stubs' functions that are operators that pass their calls on, and are told more than what they call
+    /// is.
     told: Vec<u16>,
     nodes: Nodes,
     rules: Rules,

@@ -1,4 +1,5 @@
-//! Allocator functions that are chosen at run time (IFUNC): the dynamic linker calls a resolver, and what that returns is what the
+//! Allocator functions that are chosen at run time (IFUNC): the dynamic linker calls a resolver, and what that returns
+//! is what the
 //! program will call. It is probed when the resolver returns, before the first call.
 
 use super::hit::Hit;

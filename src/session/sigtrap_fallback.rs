@@ -45,11 +45,15 @@ const PAUSE: Duration = Duration::from_millis(1);
 const DEFAULT: KernelAction = [0; 4];
 
 impl Session {
-    /// At an attach, before there is a probe of the allocator: lets a thread install the handler, one that runs, or one that sleeps and does
-    /// not notice. Were it left to the first that hits a probe, all that woke up at that moment would die of theirs if heaptrace was killed
-    /// then. Only where all threads sleep in calls that would have to be made anew with their whole time limits it is left so.
+    /// At an attach, before there is a probe of the allocator: lets a thread install the handler, one that runs, or one
+    /// that sleeps and does
+    /// not notice. Were it left to the first that hits a probe, all that woke up at that moment would die of theirs if
+    /// heaptrace was killed
+    /// then. Only where all threads sleep in calls that would have to be made anew with their whole time limits it is
+    /// left so.
     ///
-    /// If the program has an action of its own, a thread asks for that instead, any sleeping one if need be: the first that hits a
+    /// If the program has an action of its own, a thread asks for that instead, any sleeping one if need be: the first
+    /// that hits a
     /// probe may have SIGTRAP blocked, and the action would be lost.
     pub(super) fn call_for_trap_action_early(&mut self, slot: Slot) -> Result<()> {
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
@@ -183,7 +187,8 @@ impl Process {
         kept
     }
 
-    /// The thread that is disturbed least by an interruption. None if each would notice it; one that sleeps in a timed call is taken only if `anyone` will do.
+    /// The thread that is disturbed least by an interruption. None if each would notice it; one that sleeps in a timed
+    /// call is taken only if `anyone` will do.
     fn who_can_make_a_call(&self, anyone: bool) -> Option<i32> {
         let may = |found: &Disturbance| match found {
             Disturbance::None | Disturbance::Unnoticed => true,
@@ -340,7 +345,8 @@ impl Process {
             && !procfs::has_seccomp(self.pid)
     }
 
-    /// Whether a detach has to take the handler out, or to unmap memory, and this thread can do it. It may have been seen for the first time just now.
+    /// Whether a detach has to take the handler out, or to unmap memory, and this thread can do it. It may have been
+    /// seen for the first time just now.
     pub(super) fn is_to_uninstall_handler(&self, tid: i32) -> Result<bool> {
         if procfs::thread_group(tid)? == Some(self.pid) {
             return Ok(self.has_last_calls());

@@ -1,9 +1,11 @@
-//! Of a process at its end, or when it is let go: whether there are signs that it has allocated in ways that were not seen.
+//! Of a process at its end, or when it is let go: whether there are signs that it has allocated in ways that were not
+//! seen.
 
 use super::process::Process;
 use crate::maps::{self, Kind, Mapping};
 
-/// So much a C library's allocator asks of the kernel at its first call, in bytes. What has less is no heap: a static program's start puts
+/// So much a C library's allocator asks of the kernel at its first call, in bytes. What has less is no heap: a static
+/// program's start puts
 /// its first thread's variables there.
 const FIRST_HEAP: u64 = 128 << 10;
 

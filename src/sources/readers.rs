@@ -1,6 +1,7 @@
 //! Whose rights a source file is read with.
 //!
-//! Debug information is written by whoever has built the program, and names any file. heaptrace may be root, or another user than the program's: what it shows must be
+//! Debug information is written by whoever has built the program, and names any file. heaptrace may be root, or another
+//! user than the program's: what it shows must be
 //! what they may read who can have put the name there.
 
 use std::collections::BTreeSet;
@@ -33,7 +34,8 @@ impl Readers {
         self.0.extend(&other.0);
     }
 
-    /// These, and who can have written the debug information of module `module`. Lines of scripts have none: only the process itself names their files.
+    /// These, and who can have written the debug information of module `module`. Lines of scripts have none: only the
+    /// process itself names their files.
     #[must_use]
     pub fn of_module(&self, module: &Path) -> Self {
         let mut readers = self.clone();
@@ -65,7 +67,8 @@ fn own_user() -> Option<u32> {
     std::fs::metadata("/proc/self").ok().map(|about| about.uid())
 }
 
-/// Whether a user has a right as the owner, or as all others have it. Rights of groups, and access lists, are left out: they may only be more.
+/// Whether a user has a right as the owner, or as all others have it. Rights of groups, and access lists, are left out:
+/// they may only be more.
 fn has(user: u32, about: &Metadata, right: u32) -> bool {
     allows(about.mode(), about.uid() == user, right)
 }

@@ -1,7 +1,9 @@
 //! The own chain of tracers: who traces heaptrace, who traces that one, and so on.
 //!
-//! A tracer that traces its own tracer waits for it, as that waits for the first. If both are killed, each waits in its exit stop
-//! for the other, and not even SIGKILL ends them. The kernel allows it; so whoever stands in the chain is refused before it is seized.
+//! A tracer that traces its own tracer waits for it, as that waits for the first. If both are killed, each waits in its
+//! exit stop
+//! for the other, and not even SIGKILL ends them. The kernel allows it; so whoever stands in the chain is refused
+//! before it is seized.
 
 use super::{TracerError, guardian, procfs};
 use std::collections::BTreeMap;
@@ -21,7 +23,8 @@ trait Lineage {
     fn guarded_by(&self, pid: i32) -> Option<i32>;
 }
 
-/// The way from process `own` over its tracers to `target`, which is the last; None if `target` does not stand in the chain. A
+/// The way from process `own` over its tracers to `target`, which is the last; None if `target` does not stand in the
+/// chain. A
 /// guardian stands where its heaptrace does. Each thread of a process may have a tracer of its own.
 fn way(own: i32, target: i32, lineage: &impl Lineage) -> Option<Vec<i32>> {
     let mut traced_by_way_of = BTreeMap::from([(own, None)]);
@@ -72,7 +75,8 @@ impl Lineage for Proc {
     }
 }
 
-/// Refuses process `pid` if it traces heaptrace itself, at whatever distance. To be called before anything of it is seized.
+/// Refuses process `pid` if it traces heaptrace itself, at whatever distance. To be called before anything of it is
+/// seized.
 ///
 /// # Errors
 /// [`TracerError::OwnTracer`].

@@ -1,9 +1,13 @@
 //! A forked copy of a process: its memory at one moment, to be read while the process runs on.
 //!
-//! One of its threads makes it by clone(2) without CLONE_VM, so that no fork handler runs. The copy never runs the program's code: it is traced from its beginning, and is killed if
-//! heaptrace or the program ends. If heaptrace ends before it can see to it, the copy ends by itself: it has a stack of its own, whose only word leads to `_exit`. It begins with the process's
-//! table of open files, and exchanges it for an empty one at once ([`apart`]), so that no pipe, port or lock stays taken for it. It has no exit signal: nobody is told of its end, and the program's
-//! wait(2) does not see it (with `__WALL` it would). When it has been read, the process takes its status by a wait4(2) of ours, so that no zombie is left.
+//! One of its threads makes it by clone(2) without CLONE_VM, so that no fork handler runs. The copy never runs the
+//! program's code: it is traced from its beginning, and is killed if
+//! heaptrace or the program ends. If heaptrace ends before it can see to it, the copy ends by itself: it has a stack of
+//! its own, whose only word leads to `_exit`. It begins with the process's
+//! table of open files, and exchanges it for an empty one at once ([`apart`]), so that no pipe, port or lock stays
+//! taken for it. It has no exit signal: nobody is told of its end, and the program's
+//! wait(2) does not see it (with `__WALL` it would). When it has been read, the process takes its status by a wait4(2)
+//! of ours, so that no zombie is left.
 
 mod apart;
 mod possible;
@@ -256,7 +260,8 @@ pub struct Copy {
 
 impl Copy {
     /// Has the process that stands still make one. None where it can't be had: system calls are filtered, memory is short or promised in full, processes are
-    /// limited. It is to be ended when the process has been let go, also where it is of no use, as its end was not the process's.
+    /// limited. It is to be ended when the process has been let go, also where it is of no use, as its end was not the
+    /// process's.
     ///
     /// # Errors
     /// Any failure of a request.
@@ -303,7 +308,8 @@ impl Copy {
         self.watch.as_ref().is_some_and(Watch::has_ended)
     }
 
-    /// Ends it. All threads of the process stop for that for a moment. What is wrong if a zombie is left, in a sentence.
+    /// Ends it. All threads of the process stop for that for a moment. What is wrong if a zombie is left, in a
+    /// sentence.
     pub fn end(mut self) -> Option<String> {
         self.take_away()
     }
@@ -336,7 +342,8 @@ impl Drop for Copy {
     }
 }
 
-/// The copies of process `of` that are dead, and whose statuses its tracer is to have taken: those who had them made could not, as the process was traced.
+/// The copies of process `of` that are dead, and whose statuses its tracer is to have taken: those who had them made
+/// could not, as the process was traced.
 pub fn left_by_others(of: i32, memory: &TargetMemory) -> Vec<Forked> {
     let mut left = dead_copies(of).peekable();
     if left.peek().is_none() {
@@ -354,7 +361,8 @@ fn dead_copies(of: i32) -> impl Iterator<Item = i32> {
     procfs::children(of).into_iter().filter(is_dead)
 }
 
-/// Has the process take the status of its copy, which is dead, and those of earlier ones. It stands still for that for a moment, so that no thread of it forbids the others system calls meanwhile.
+/// Has the process take the status of its copy, which is dead, and those of earlier ones. It stands still for that for
+/// a moment, so that no thread of it forbids the others system calls meanwhile.
 fn take_statuses(copy: &Forked) -> Result<()> {
     let began = Instant::now();
     loop {

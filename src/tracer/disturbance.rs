@@ -7,7 +7,8 @@ use super::{procfs, rawregs, timedwait};
 pub enum Disturbance {
     /// It runs.
     None,
-    /// It sleeps in a system call that goes on with what is left, or that has no time limit and is made anew, or is made anew with what is left ([`timedwait`]).
+    /// It sleeps in a system call that goes on with what is left, or that has no time limit and is made anew, or is
+    /// made anew with what is left ([`timedwait`]).
     Unnoticed,
     /// Its process is stopped by a signal, and it is left so.
     Stopped,
@@ -44,7 +45,8 @@ fn call_in(text: &[u8]) -> Option<(i64, [u64; 6])> {
     Some((number, arguments))
 }
 
-/// Whether a call that is made anew may take longer than it would have: it ends early, and it has a time limit, or its socket may have one (SO_RCVTIMEO).
+/// Whether a call that is made anew may take longer than it would have: it ends early, and it has a time limit, or its
+/// socket may have one (SO_RCVTIMEO).
 /// `knows_what_is_left`: whether it can be told how long the thread has slept.
 fn is_longer(
     number: i64,

@@ -1,4 +1,5 @@
-//! Where a mapped file ends: the pages of its mapping behind that can't be read, by the program neither, and hold nothing.
+//! Where a mapped file ends: the pages of its mapping behind that can't be read, by the program neither, and hold
+//! nothing.
 
 use super::procfs;
 use crate::addr::Addr;
@@ -58,7 +59,8 @@ fn size_of(tid: i32, mapping: &Mapping) -> Option<u64> {
     known_size(Path::new(&by_addresses)).or_else(path_tells)
 }
 
-/// A file's size, as far as the kernel knows it: nobody who serves a file system is asked, who may be the one that stands still.
+/// A file's size, as far as the kernel knows it: nobody who serves a file system is asked, who may be the one that
+/// stands still.
 fn known_size(path: &Path) -> Option<u64> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     // SAFETY: `path` ends in a zero; `found` has room for what the kernel writes, and zeros are valid in it.

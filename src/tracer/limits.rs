@@ -50,7 +50,8 @@ pub(super) fn restore() {
     }
 }
 
-/// Gives memory that was freed back to the system: glibc keeps what one thread has freed for that thread, and what the tracer thread had for a million stacks is as much as their
+/// Gives memory that was freed back to the system: glibc keeps what one thread has freed for that thread, and what the
+/// tracer thread had for a million stacks is as much as their
 /// profile takes after it.
 pub fn give_back_freed() {
     #[cfg(target_env = "gnu")]

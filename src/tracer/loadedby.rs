@@ -1,5 +1,7 @@
-//! Programs that are started through the dynamic linker (`/lib64/ld-linux-x86-64.so.2 ./prog`), as Nix's and Bazel's wrappers do: the kernel
-//! executes the linker, and names that. The program is the first word of the command line that is none of the linker's options (ld.so(8);
+//! Programs that are started through the dynamic linker (`/lib64/ld-linux-x86-64.so.2 ./prog`), as Nix's and Bazel's
+//! wrappers do: the kernel
+//! executes the linker, and names that. The program is the first word of the command line that is none of the linker's
+//! options (ld.so(8);
 //! of musl: the usage that its linker prints).
 
 use std::ffi::OsStr;
@@ -22,7 +24,8 @@ fn is_linker(path: &Path) -> bool {
     ["ld-linux", "ld-musl", "ld-2.", "ld.so"].iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// The program that a process has been told to load, by its executable and its command line. None if the executable is no dynamic linker, or was
+/// The program that a process has been told to load, by its executable and its command line. None if the executable is
+/// no dynamic linker, or was
 /// not told.
 pub fn loaded_program<'a>(executable: &Path, command: &'a [String]) -> Option<&'a Path> {
     // musl's linker is its C library, by another name

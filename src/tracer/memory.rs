@@ -344,7 +344,8 @@ impl ReadMemory for TargetMemory {
             && match self.file_end.place(self.reader, at) {
                 Place::Behind => true,
                 Place::Within => false,
-                // what begins as a file, and then can't be read, has ended; of what nobody can read the beginning can't be read either
+                // what begins as a file, and then can't be read, has ended; of what nobody can read the beginning can't
+                // be read either
                 Place::Unknown(start) => self.read_as_program(start, &mut [0]) == 1,
             }
     }

@@ -1,6 +1,8 @@
-//! Processes that heaptrace has not started and that become its children: orphans, where it is the first process of a container, or a subreaper.
+//! Processes that heaptrace has not started and that become its children: orphans, where it is the first process of a
+//! container, or a subreaper.
 //!
-//! Nobody else can take their ends, and they would stay zombies. The kernel makes them children of the first thread, which also has children of its own: those are left
+//! Nobody else can take their ends, and they would stay zombies. The kernel makes them children of the first thread,
+//! which also has children of its own: those are left
 //! to whoever waits for them, and those that are traced to the tracer thread.
 
 use super::procfs;
@@ -19,7 +21,8 @@ pub fn note_own(pid: i32) {
     OWN.lock().unwrap_or_else(PoisonError::into_inner).insert(pid);
 }
 
-/// Takes the ends of children that heaptrace has not started. To be called now and then, by its first thread. The orphans are left alone while they live.
+/// Takes the ends of children that heaptrace has not started. To be called now and then, by its first thread. The
+/// orphans are left alone while they live.
 pub fn reap() {
     for _ in 0..MOST {
         let Some(pid) = ended() else { return };

@@ -20,7 +20,8 @@ const SMALL: u64 = 16 * PAGE_SIZE;
 const IN_MEMORY: u64 = 1 << 63;
 const IN_SWAP: u64 = 1 << 62;
 
-/// Set for a guard (`MADV_GUARD_INSTALL`, Linux 6.13), which a word tells since 6.15: nobody can read it, and it holds nothing.
+/// Set for a guard (`MADV_GUARD_INSTALL`, Linux 6.13), which a word tells since 6.15: nobody can read it, and it holds
+/// nothing.
 const GUARD: u64 = 1 << 58;
 
 /// Words read at once.

@@ -354,7 +354,8 @@ pub fn executable(pid: i32) -> Option<PathBuf> {
 }
 
 /// The name under which the program of process `pid`, to be read through its live task `tid`, was started: the basename of
-/// the link in argv[0] if it leads to the executable (redis-server is a link to redis-check-rdb), else that of what the dynamic
+/// the link in argv[0] if it leads to the executable (redis-server is a link to redis-check-rdb), else that of what the
+/// dynamic
 /// linker was told to load if that is the executable, else that of the executable, else what the thread calls itself.
 pub fn program_name(pid: i32, tid: i32) -> String {
     let Some(executable) = executable(pid).or_else(|| executable(tid)) else { return comm(tid) };

@@ -82,7 +82,8 @@ pub enum Waited {
 
 /// Waits for any task that the calling thread traces, or its child (`__WALL`). Without `block`, returns at once.
 ///
-/// The report of a stop for a signal is only looked at: see [`unclaimed`]. As a rule the task is resumed before the next wait. If it is
+/// The report of a stop for a signal is only looked at: see [`unclaimed`]. As a rule the task is resumed before the
+/// next wait. If it is
 /// not, the report is taken then, and a thread that has hit a breakpoint is moved back in front of it before: see
 /// [`Stopped::registers_at_trap`]. Who waits for several to stop, and holds them, [collects](collect).
 pub fn wait(block: bool) -> Result<Waited> {
@@ -253,7 +254,8 @@ impl Stopped {
         request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(OPTIONS), "set the options of")
     }
 
-    /// The kernel kills the task, a copy of the target, if the calling thread ends while still attached. It does not stop at its end.
+    /// The kernel kills the task, a copy of the target, if the calling thread ends while still attached. It does not
+    /// stop at its end.
     pub(super) fn die_with_us(&self) -> Result<()> {
         let options = libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
         request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(options), "set the options of")
@@ -272,9 +274,11 @@ impl Stopped {
 
     /// Of a task that PTRACE_INTERRUPT has stopped in a system call which the kernel then lets fail with EINTR, instead of
     /// starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"): makes
-    /// the task call once more. A wait with a limit of time goes on with what is left of it where that is known (see [`timedwait`]), and else begins anew.
+    /// the task call once more. A wait with a limit of time goes on with what is left of it where that is known (see
+    /// [`timedwait`]), and else begins anew.
     ///
-    /// To be called once, when the task goes on: also of one that was set back in front of such a call already, as it made another one for us.
+    /// To be called once, when the task goes on: also of one that was set back in front of such a call already, as it
+    /// made another one for us.
     pub fn restart_interrupted_call(&self) -> Result<()> {
         let raw = self.registers()?;
         let ended_early = raw.0.rax.cast_signed() == -i64::from(libc::EINTR);

@@ -188,7 +188,8 @@ pub struct Scratch {
     saved: Option<[u8; size_of::<KernelAction>()]>,
 }
 
-/// Makes sure that no thread of the process of `tid` filters its system calls now. One that runs may do so in the next instant, and for all threads: where others run, the caller of this
+/// Makes sure that no thread of the process of `tid` filters its system calls now. One that runs may do so in the next
+/// instant, and for all threads: where others run, the caller of this
 /// makes its call at once.
 fn require_unfiltered(tid: i32) -> Result<()> {
     match procfs::tasks(tid)?

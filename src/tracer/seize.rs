@@ -33,7 +33,8 @@ const DOUBT: Duration = Duration::from_millis(200);
 /// before this has returned: a thread that is not traced would die of it.
 ///
 /// # Errors
-/// What the kernel said of the leader, or, if it has ended, of all threads; or /proc is not ours; or the process stands in the
+/// What the kernel said of the leader, or, if it has ended, of all threads; or /proc is not ours; or the process stands
+/// in the
 /// [own chain of tracers](chain).
 pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
     ids::require_own()?;

@@ -121,7 +121,8 @@ impl Standstill {
         }
     }
 
-    /// Takes the stops that have come. The reports of those for signals are left with the kernel: it delivers them if heaptrace is killed.
+    /// Takes the stops that have come. The reports of those for signals are left with the kernel: it delivers them if
+    /// heaptrace is killed.
     fn collect(&mut self) -> Result<()> {
         let missing: Vec<i32> = self.missing.iter().copied().collect();
         for tid in missing {

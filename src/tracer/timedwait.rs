@@ -1,7 +1,10 @@
-//! Waits with a limit of time that the kernel can't take up again where they were: what is left of them when their thread is made to stop.
+//! Waits with a limit of time that the kernel can't take up again where they were: what is left of them when their
+//! thread is made to stop.
 //!
-//! epoll_wait(2) ends early when its thread stops for us, and is called once more. With its whole time it would never end in a process that is asked again and again. The kernel does not
-//! tell when a call began. But a thread that sleeps has last run when it went to sleep, and that /proc/PID/sched tells, by the clock of its CPU. The limit stands in a register, which
+//! epoll_wait(2) ends early when its thread stops for us, and is called once more. With its whole time it would never
+//! end in a process that is asked again and again. The kernel does not
+//! tell when a call began. But a thread that sleeps has last run when it went to sleep, and that /proc/PID/sched tells,
+//! by the clock of its CPU. The limit stands in a register, which
 //! keeps what is left for the next time; it is changed only where the code behind the call does not read it any more.
 
 use super::procfs;
@@ -63,7 +66,8 @@ pub(super) fn note(tid: i32) {
     });
 }
 
-/// Thread `tid` has stopped, and may do something for us before it goes on: forgets what was noted if the thread has left that wait.
+/// Thread `tid` has stopped, and may do something for us before it goes on: forgets what was noted if the thread has
+/// left that wait.
 pub(super) fn confirm(tid: i32) {
     NOTED.with_borrow_mut(|noted| {
         if let Some(asleep) = noted.asleep.get_mut(&tid)
@@ -82,7 +86,8 @@ pub(super) fn can_tell(tid: i32) -> bool {
     scheduled(tid).is_some()
 }
 
-/// With what a thread makes a call once more that it was stopped in, given that it would make it with `again`: with what is left of its time. `code` reads the target's code.
+/// With what a thread makes a call once more that it was stopped in, given that it would make it with `again`: with
+/// what is left of its time. `code` reads the target's code.
 pub(super) fn shortened(tid: i32, again: RawRegs, code: impl FnOnce(u64, &mut [u8]) -> usize) -> RawRegs {
     const SYSCALL_LEN: u64 = 2;
     confirm(tid);
@@ -133,7 +138,8 @@ fn timed_call(text: &str) -> Option<(i64, i32, u64)> {
     (limit_ms > 0).then_some((number, limit_ms, hexadecimal(8)?))
 }
 
-/// When a thread that sleeps has last run, by the clock of its CPU in ns, and how often it has gone to sleep. None where the kernel does not tell (CONFIG_SCHED_DEBUG).
+/// When a thread that sleeps has last run, by the clock of its CPU in ns, and how often it has gone to sleep. None
+/// where the kernel does not tell (CONFIG_SCHED_DEBUG).
 fn scheduled(tid: i32) -> Option<(i64, u64)> {
     let text = read(tid, "sched")?;
     let value = |name: &str| {

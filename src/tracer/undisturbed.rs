@@ -1,6 +1,8 @@
-//! What might stop heaptrace must not do so while a process stands still for it: that would stand until heaptrace goes on.
+//! What might stop heaptrace must not do so while a process stands still for it: that would stand until heaptrace goes
+//! on.
 //!
-//! The terminal's stops (Ctrl-Z) wait. SIGSTOP can't: so a process of our own, a guardian, looks whether heaptrace has been stopped, and has it go on. In both cases heaptrace stops when the
+//! The terminal's stops (Ctrl-Z) wait. SIGSTOP can't: so a process of our own, a guardian, looks whether heaptrace has
+//! been stopped, and has it go on. In both cases heaptrace stops when the
 //! process has been let go.
 
 use super::control::{self, SignalMask, TERMINAL_STOPS};
@@ -91,7 +93,8 @@ impl Drop for Lookout {
 
 /// The guardian's work.
 fn look_after(heaptrace: i32, stat: &std::ffi::CStr, end: i32, closed: i32) -> ! {
-    // SAFETY: system calls with valid arguments, of a process that is a copy of ours with one thread; no signal handler of ours runs in it, as all signals are blocked.
+    // SAFETY: system calls with valid arguments, of a process that is a copy of ours with one thread; no signal handler
+    // of ours runs in it, as all signals are blocked.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&raw mut all);

@@ -138,7 +138,8 @@ impl ModuleCfi {
         fde.contains(addr.0).then(|| ObjAddr(fde.initial_address()))
     }
 
-    /// Where the handlers of exceptions of the function at `addr` are listed, if it has any: its language-specific data area, which C++ has in `.gcc_except_table`.
+    /// Where the handlers of exceptions of the function at `addr` are listed, if it has any: its language-specific data
+    /// area, which C++ has in `.gcc_except_table`.
     pub fn handlers(&mut self, addr: ObjAddr) -> Option<ObjAddr> {
         let offset = self.eh_frame_offset(addr)?;
         let frames = EhFrame::new(&self.module.eh_frame.as_ref()?.bytes, LittleEndian);

@@ -110,14 +110,16 @@ pub(super) fn is_sigreturn_at<M: ReadMemory + ?Sized>(addr: Addr, stack: &mut St
 /// Below this no code is mapped: the least that Linux lets programs map by default (vm.mmap_min_addr).
 const LOWEST: Addr = Addr(1 << 16);
 
-/// Whether a call may return to `addr`, which belongs to no module that is known: one stands before it, or the code can't be read. A word of data
+/// Whether a call may return to `addr`, which belongs to no module that is known: one stands before it, or the code
+/// can't be read. A word of data
 /// that was taken for a return address has none.
 pub(super) fn may_be_called<M: ReadMemory + ?Sized>(addr: FrameAddr, stack: &mut StackWindow<'_, M>) -> bool {
     addr.raw() >= LOWEST && !is_no_return(addr, stack)
 }
 
 impl Rule {
-    /// The rule that CFI gives for the frame at `addr` of `module`, or what is to be said instead: no call returns there, or its function goes on
+    /// The rule that CFI gives for the frame at `addr` of `module`, or what is to be said instead: no call returns
+    /// there, or its function goes on
     /// on another stack.
     #[cold]
     pub(super) fn trusted<M>(self, addr: FrameAddr, module: &mut ModuleCfi, stack: &mut StackWindow<'_, M>) -> Self
@@ -129,7 +131,8 @@ impl Rule {
             return self;
         }
         if is_no_return(addr, stack) {
-            // one byte behind a function's beginning is what goroutines return to at their end: their first frame, made by hand
+            // one byte behind a function's beginning is what goroutines return to at their end: their first frame, made
+            // by hand
             let is_made = module.begins_function(bias.to_object(addr.lookup()));
             return if is_made { Self::Planted { described: true } } else { Self::Stray };
         }

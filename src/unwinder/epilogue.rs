@@ -1,5 +1,7 @@
-//! Code without CFI whose way to its return is plain: from where a call returns to, through nothing but calls and moves, to `pop %rbp; ret` or
-//! `leave; ret`. So is crtbegin's `__do_global_dtors_aux`, below which the static destructors of a library run; other code without CFI, such as a C
+//! Code without CFI whose way to its return is plain: from where a call returns to, through nothing but calls and
+//! moves, to `pop %rbp; ret` or
+//! `leave; ret`. So is crtbegin's `__do_global_dtors_aux`, below which the static destructors of a library run; other
+//! code without CFI, such as a C
 //! library's start code, is not followed.
 
 use super::rule::{Base, Rule, SAME};

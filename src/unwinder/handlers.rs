@@ -1,4 +1,5 @@
-//! Where exceptions land in a function: the call-site table of its language-specific data area, as the unwinder's C++ personality reads it (Itanium C++
+//! Where exceptions land in a function: the call-site table of its language-specific data area, as the unwinder's C++
+//! personality reads it (Itanium C++
 //! ABI, exception handling; LSB Core 5.0, `.gcc_except_table`).
 
 /// DW_EH_PE_omit: the value is not there.
@@ -9,7 +10,8 @@ const UDATA4: u8 = 0x03;
 /// So many call sites are read, at most.
 const MOST: usize = 1 << 16;
 
-/// The distances from a function's first byte to its landing pads, by the bytes of its data area (more may follow). None if these can't be read, or say that
+/// The distances from a function's first byte to its landing pads, by the bytes of its data area (more may follow).
+/// None if these can't be read, or say that
 /// the distances count from elsewhere.
 pub fn landing_pads(area: &[u8]) -> Option<Vec<u64>> {
     let mut left = area;

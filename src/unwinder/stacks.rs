@@ -3,8 +3,10 @@
 //! The walk goes from the allocator's caller outwards, so a node is reached by (node of the frame it called, own
 //! address), and a stack's id is the node of its outermost frame. Nodes are never removed and ids never change.
 //!
-//! A node that stands right behind its parent, as all but the first of a new stack's do, is found there, is in no bucket of the index, and takes four bytes: the number of its
-//! frame, as there are few frames in many stacks. The first takes eight more, and two in the index. Where each node has a frame of its own, a node takes 24 bytes at most.
+//! A node that stands right behind its parent, as all but the first of a new stack's do, is found there, is in no
+//! bucket of the index, and takes four bytes: the number of its
+//! frame, as there are few frames in many stacks. The first takes eight more, and two in the index. Where each node has
+//! a frame of its own, a node takes 24 bytes at most.
 
 mod chunked;
 mod index;

@@ -1,4 +1,5 @@
-//! Code that goes on on another stack, and says nothing of it in its CFI: Go's `asmcgocall`, `systemstack`, `mcall`. What lies where the
+//! Code that goes on on another stack, and says nothing of it in its CFI: Go's `asmcgocall`, `systemstack`, `mcall`.
+//! What lies where the
 //! return address should be is some word of that stack.
 
 use super::window::StackWindow;
@@ -9,7 +10,8 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register}
 /// Longer functions are not looked through, in bytes: those that switch stacks are short assembly.
 const LONGEST: u64 = 2048;
 
-/// Whether the function that begins at `start` has taken another stack before it came to `at`, as far as its code in the order of addresses tells.
+/// Whether the function that begins at `start` has taken another stack before it came to `at`, as far as its code in
+/// the order of addresses tells.
 pub(super) fn has_switched<M: ReadMemory + ?Sized>(start: Addr, at: Addr, stack: &mut StackWindow<'_, M>) -> bool {
     let length = at.0.saturating_sub(start.0);
     if length > LONGEST {

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// The text report, with one place of the stacks in code of no module if `is_made`; one module or the program has another name.
+/// The text report, with one place of the stacks in code of no module if `is_made`; one module or the program has
+/// another name.
 fn told(module: Option<&str>, program: Option<&str>, is_made: bool) -> String {
     let mut profile = sample_profile();
     if let Some(path) = module {
@@ -40,7 +41,8 @@ fn what_makes_code_and_is_not_known_is_asked_for_a_map() {
     assert!(exported_text(Format::Txt, &profile).contains("ghc has built it with -g"));
 }
 
-/// Who has saved a snapshot has not run the program: the advice is for the heaptrace that traces it. Of profiles of other tools there is none.
+/// Who has saved a snapshot has not run the program: the advice is for the heaptrace that traces it. Of profiles of
+/// other tools there is none.
 #[test]
 fn debug_files_are_fetched_by_the_heaptrace_that_asks_for_names() {
     let told = |mode| {

@@ -1,5 +1,7 @@
-//! What may lead a thread to the bytes behind a function's first instruction, where a jump is to take their place. Branches of the function
-//! itself are seen where it is decoded (`entry.rs`); here are the others: jumps to addresses that it computes ([`jumps_anywhere`]), and what else the
+//! What may lead a thread to the bytes behind a function's first instruction, where a jump is to take their place.
+//! Branches of the function
+//! itself are seen where it is decoded (`entry.rs`); here are the others: jumps to addresses that it computes
+//! ([`jumps_anywhere`]), and what else the
 //! module's file holds that is the address of such a byte ([`Replaced`]).
 
 use super::JUMP_LEN;
@@ -12,20 +14,24 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// So many instructions of code outside of a function are looked at, at most: of a part of it that lies elsewhere, or of a function that it ends in.
+/// So many instructions of code outside of a function are looked at, at most: of a part of it that lies elsewhere, or
+/// of a function that it ends in.
 const MOST_ELSEWHERE: usize = 1024;
 
 /// So much code is read at once there, in bytes.
 const PIECE: usize = 256;
 
-/// Bytes before a function whose short branches may lead into it, with room for a decoder to find where instructions begin.
+/// Bytes before a function whose short branches may lead into it, with room for a decoder to find where instructions
+/// begin.
 const BEFORE: u64 = 512;
 
 /// What a short branch reaches behind its own end, in bytes, with that end.
 const SHORT: u64 = 130;
 
-/// Whether `code`, a whole function at `at`, may jump to an address that nobody can tell, by an instruction of its own or in what it jumps to: a part of
-/// it that lies elsewhere, or a thunk that jumps for it. A jump to what was read from memory as a whole address is none: [`Replaced`] finds those. `read` reads
+/// Whether `code`, a whole function at `at`, may jump to an address that nobody can tell, by an instruction of its own
+/// or in what it jumps to: a part of
+/// it that lies elsewhere, or a thunk that jumps for it. A jump to what was read from memory as a whole address is
+/// none: [`Replaced`] finds those. `read` reads
 /// code elsewhere.
 pub fn jumps_anywhere(code: &[u8], at: Addr, read: &dyn Fn(Addr, &mut [u8]) -> usize) -> bool {
     let body = at.0..at.0 + code.len() as u64;
@@ -48,7 +54,8 @@ pub fn first_has_room(code: &[u8]) -> bool {
     decoder.can_decode() && decoder.decode().len() >= JUMP_LEN
 }
 
-/// A call of a function into itself, but for its beginning, leaves an address behind that it jumps to in place of a return.
+/// A call of a function into itself, but for its beginning, leaves an address behind that it jumps to in place of a
+/// return.
 fn calls_into(one: &Instruction, body: &Range<u64>) -> bool {
     one.flow_control() == FlowControl::Call && is_behind_first(one.near_branch_target(), body)
 }
@@ -56,7 +63,8 @@ fn calls_into(one: &Instruction, body: &Range<u64>) -> bool {
 /// So many instructions of what a retpoline calls lead to its return.
 const OF_RETPOLINE: usize = 4;
 
-/// Whether an instruction calls code that puts another address in the place of its own return address, and returns to that.
+/// Whether an instruction calls code that puts another address in the place of its own return address, and returns to
+/// that.
 fn calls_retpoline(one: &Instruction, read: &dyn Fn(Addr, &mut [u8]) -> usize) -> bool {
     if one.flow_control() != FlowControl::Call {
         return false;
@@ -159,7 +167,8 @@ impl Flow {
         }
     }
 
-    /// Whether `register` holds an address that was read from memory as such wherever the instruction at `ip` is come to.
+    /// Whether `register` holds an address that was read from memory as such wherever the instruction at `ip` is come
+    /// to.
     fn holds_loaded(&self, ip: u64, register: Register, is_whole: bool, seen: &mut FxHashSet<(u64, Register)>) -> bool {
         let mut wanted = vec![(ip, register)];
         let mut infos = InstructionInfoFactory::new();
@@ -194,7 +203,8 @@ impl Flow {
         true
     }
 
-    /// Whether a return, or the pop in its place, finds an address that was put on the stack just before, as retpolines do.
+    /// Whether a return, or the pop in its place, finds an address that was put on the stack just before, as retpolines
+    /// do.
     fn returns_elsewhere(&self, ret: &Instruction) -> bool {
         let before = self.before.get(&ret.ip()).map(Vec::as_slice).unwrap_or_default();
         before.iter().filter_map(|ip| self.code.get(ip)).any(|one| {
@@ -231,7 +241,8 @@ fn is_kept_by_calls(register: Register) -> bool {
     matches!(register, RBX | RBP | RSP | R12 | R13 | R14 | R15)
 }
 
-/// The bytes of some functions that jumps are to replace, but for each one's first: nothing may lead there. All addresses are of the same kind, the
+/// The bytes of some functions that jumps are to replace, but for each one's first: nothing may lead there. All
+/// addresses are of the same kind, the
 /// object's or the process's.
 #[derive(Clone, Debug)]
 pub struct Replaced {
@@ -266,7 +277,8 @@ impl Replaced {
         (target - entry < JUMP_LEN as u64).then_some(entry)
     }
 
-    /// Functions that whole addresses in `bytes`, which lie at `at`, lead into: pointers, the addends of relocations, values of symbols. They are aligned.
+    /// Functions that whole addresses in `bytes`, which lie at `at`, lead into: pointers, the addends of relocations,
+    /// values of symbols. They are aligned.
     pub fn led_into_by_words(&self, bytes: &[u8], at: u64) -> BTreeSet<u64> {
         let skipped = usize::try_from(at.next_multiple_of(8) - at).unwrap_or(0);
         let (words, _) = bytes.get(skipped..).unwrap_or_default().as_chunks::<8>();
@@ -282,7 +294,8 @@ impl Replaced {
         halves.filter_map(|half| self.find(u32::from_le_bytes(*half).into())).collect()
     }
 
-    /// Functions that branches in the code `bytes` at `at`, or addresses that it forms, lead into, wherever an instruction may begin: branches and calls with
+    /// Functions that branches in the code `bytes` at `at`, or addresses that it forms, lead into, wherever an
+    /// instruction may begin: branches and calls with
     /// four bytes of distance, and lea.
     pub fn led_into_by_code(&self, bytes: &[u8], at: u64) -> BTreeSet<u64> {
         const OPCODES: usize = 3;
@@ -303,7 +316,8 @@ impl Replaced {
         found
     }
 
-    /// Functions that short branches around them lead into, in the code `bytes` at `at`, `ends` being where each function ends. Code is decoded from some way before, so that the decoder
+    /// Functions that short branches around them lead into, in the code `bytes` at `at`, `ends` being where each
+    /// function ends. Code is decoded from some way before, so that the decoder
     /// has found where instructions begin.
     pub fn led_into_by_neighbours(&self, bytes: &[u8], at: u64, ends: &BTreeMap<u64, u64>) -> BTreeSet<u64> {
         let mut found = BTreeSet::new();

@@ -84,7 +84,8 @@ impl Process {
             .any(|tid| procfs::state(procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid), tid) == Some(b'R'))
     }
 
-    /// If our handler for SIGTRAP is still there, or memory of ours: wakes a thread that can take it out. Whether one is on its way to.
+    /// If our handler for SIGTRAP is still there, or memory of ours: wakes a thread that can take it out. Whether one
+    /// is on its way to.
     pub(super) fn ask_to_uninstall(&mut self, asked: &mut Asked) -> bool {
         if !self.has_last_calls() {
             return false;

@@ -1,4 +1,5 @@
-//! The memory that the jump engine has added to a process: a detach unmaps it, by the thread that is detached from last, as that thread takes the handler for SIGTRAP out. What
+//! The memory that the jump engine has added to a process: a detach unmaps it, by the thread that is detached from
+//! last, as that thread takes the handler for SIGTRAP out. What
 //! a thread may still return through stays, and is told; the next heaptrace unmaps that.
 
 use crate::jump::layout::{REGION_SIZE, SHARED_SIZE};

@@ -1,4 +1,5 @@
-//! Memory of the jump engine that a process no longer needs: at the detach, and of a heaptrace that has left. Threads that were in calls then return through it. It is
+//! Memory of the jump engine that a process no longer needs: at the detach, and of a heaptrace that has left. Threads
+//! that were in calls then return through it. It is
 //! unmapped once no thread can come back to it; until then, all but the code and the cells through which they return.
 
 use super::standstill::Standing;
@@ -61,7 +62,8 @@ impl Process {
     fn is_needed(&mut self, left: &LeftRegion, standing: &[Standing]) -> bool {
         let code = left.code.0..left.code.0 + CODE_SIZE;
         let stubs = left.code.0 + STUBS..left.code.0 + ENTRIES;
-        // From its own routine a heaptrace takes each thread that comes to a signal: so nothing comes back but what a stub has called. Other words are what its calls of the
+        // From its own routine a heaptrace takes each thread that comes to a signal: so nothing comes back but what a
+        // stub has called. Other words are what its calls of the
         // routine have left on the stack. When an earlier heaptrace was killed a handler may have interrupted anything.
         let is_own = self.is_own_region(left);
         let leads_back = |word: u64| {
@@ -80,7 +82,8 @@ impl Process {
         })
     }
 
-    /// The code is restored, and `thread` has stopped and is about to be detached from: takes it out of the routine, and puts the return addresses of its calls back. These are
+    /// The code is restored, and `thread` has stopped and is about to be detached from: takes it out of the routine,
+    /// and puts the return addresses of its calls back. These are
     /// told no more.
     pub(in crate::session) fn leave_routine_for_good(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
         if self.jump.on().is_none() {
@@ -117,7 +120,8 @@ impl Process {
         Ok(())
     }
 
-    /// `thread` has stopped, and all others sleep or are gone; the code is restored. Lets it unmap what nobody needs of the jump engine's memory, this heaptrace's and earlier ones'. Returns what stays.
+    /// `thread` has stopped, and all others sleep or are gone; the code is restored. Lets it unmap what nobody needs of
+    /// the jump engine's memory, this heaptrace's and earlier ones'. Returns what stays.
     pub(in crate::session) fn unmap_regions(&mut self, thread: &Stopped, resume: RawRegs) -> Result<Stays> {
         let tid = thread.tid();
         self.space.memory.new_stop(tid);
@@ -152,8 +156,10 @@ impl Process {
     }
 }
 
-/// Whether the threads that return through the region need its cells and nothing behind. In that of an earlier heaptrace a handler that sleeps now may have interrupted the
-/// routine anywhere, also while it copied or recorded. `is_own`: this heaptrace has taken each thread out that came to a signal there.
+/// Whether the threads that return through the region need its cells and nothing behind. In that of an earlier
+/// heaptrace a handler that sleeps now may have interrupted the
+/// routine anywhere, also while it copied or recorded. `is_own`: this heaptrace has taken each thread out that came to
+/// a signal there.
 fn needs_cells_alone(left: &LeftRegion, is_own: bool, standing: &[Standing]) -> bool {
     let code = left.code.0..left.code.0 + CODE_SIZE;
     is_own && standing.iter().all(|one| !code.contains(&one.pc.0))

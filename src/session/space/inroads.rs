@@ -1,4 +1,5 @@
-//! Ways into the midst of the first instructions of functions that are to be patched: what in their module leads there. The module's file is looked
+//! Ways into the midst of the first instructions of functions that are to be patched: what in their module leads there.
+//! The module's file is looked
 //! through, not the process's memory, which would become resident by that.
 
 use super::AddressSpace;
@@ -17,7 +18,8 @@ const MOST_HANDLERS: usize = 1 << 16;
 const PIECE: u64 = 1 << 20;
 
 impl AddressSpace {
-    /// Those of `candidates` that something leads into behind their first byte, where a jump would stand: branches from elsewhere in the module, addresses in its
+    /// Those of `candidates` that something leads into behind their first byte, where a jump would stand: branches from
+    /// elsewhere in the module, addresses in its
     /// code and data, relocations, symbols, landing pads. Also all of a module whose bytes can't be had.
     pub fn led_into(&mut self, candidates: &[Candidate]) -> BTreeSet<Addr> {
         let mut by_module: BTreeMap<ModuleId, Vec<Candidate>> = BTreeMap::new();

@@ -132,7 +132,8 @@ impl AddressSpace {
         candidates.collect()
     }
 
-    /// Moves the first instructions of a function to `pad`, where `room` bytes are free. The inner error: why that can't be done. `is_led_into`: whether
+    /// Moves the first instructions of a function to `pad`, where `room` bytes are free. The inner error: why that
+    /// can't be done. `is_led_into`: whether
     /// it is one of [`Self::led_into`].
     pub fn move_entry(
         &mut self,

@@ -166,7 +166,8 @@ fn allocator_symbols(elf: &Elf<'_>, plain: &PlainSymbols<'_>, table: &AllocatorT
     found
 }
 
-/// The size of a function that does not state it, as assembly code often does not: it ends where the next one begins, or its segment
+/// The size of a function that does not state it, as assembly code often does not: it ends where the next one begins,
+/// or its segment
 /// does.
 fn size_up_to_next(elf: &Elf<'_>, plain: &PlainSymbols<'_>, addr: ObjAddr) -> u64 {
     let Some(segment) = elf.segments().find(|segment| segment.execute && segment.contains(addr)) else { return 0 };

@@ -145,7 +145,8 @@ impl AddressSpace {
         !inside.is_empty() && file.starts_with(inside) && behind.iter().all(|&byte| byte == 0)
     }
 
-    /// Takes anonymous code out of a module that lies between pieces of its file, and is not what the file has there: a JIT's. Text that was moved
+    /// Takes anonymous code out of a module that lies between pieces of its file, and is not what the file has there: a
+    /// JIT's. Text that was moved
     /// to huge pages is.
     pub(super) fn leave_strangers_out(
         &self,

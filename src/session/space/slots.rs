@@ -1,6 +1,8 @@
-//! What the program calls by an allocator function's name: the dynamic linker has written it to slots, whichever way it came to it
-//! (interposition, versions, DT_SYMBOLIC, a namespace of its own, the resolver of an IFUNC). What it finds there is probed like a
-//! function of that name; where that can't be, calls go unseen, and that is told.
+//! What the program calls by an allocator function's name: the dynamic linker has written it to slots, whichever way it
+//! came to it
+//! (interposition, versions, DT_SYMBOLIC, a namespace of its own, the resolver of an IFUNC). What it finds there is
+//! probed like a
+//! function of that name; where that can't be, calls go unseen, and heaptrace says so.
 
 use super::AddressSpace;
 use super::modules::Module;
@@ -12,14 +14,16 @@ use crate::breakpoints::Purpose;
 use crate::session::space::{Helper, Placed};
 use crate::tracer::Result;
 
-/// A stub leads to a slot, and that to a function; or to one stub more, where a program has the address of a function of its library.
+/// A stub leads to a slot, and that to a function; or to one stub more, where a program has the address of a function
+/// of its library.
 const LONGEST_CHAIN: usize = 4;
 
 /// The size of a function that no symbol tells.
 const UNKNOWN_SIZE: u64 = 1;
 
 impl AddressSpace {
-    /// Looks at the slots of modules that have been linked since: what is called by an allocator function's name counts as such a
+    /// Looks at the slots of modules that have been linked since: what is called by an allocator function's name counts
+    /// as such a
     /// function of its module from now on. Whether there was one that had not.
     pub(super) fn find_called_functions(&mut self, table: &AllocatorTable) -> bool {
         let mut found = Vec::new();
@@ -158,7 +162,8 @@ impl Module {
         self.symbols.symbols.iter().any(|symbol| symbol.addr == at && symbol.size > 0)
     }
 
-    /// Whether what one of its slots for `function` leads to can be that. In its own code it is one that a resolver has chosen: others have symbols there,
+    /// Whether what one of its slots for `function` leads to can be that. In its own code it is one that a resolver has
+    /// chosen: others have symbols there,
     /// and what has none is a stub of the PLT that asks the dynamic linker in a way that is not known.
     fn may_lead_to(&self, at: Addr, function: FunctionId) -> bool {
         let is_own = self.mapped.code().iter().any(|code| code.contains(&at));

@@ -1,6 +1,8 @@
-//! What a copy does as it begins, while the process stands: it lets go of the open files that it shares with the process, and takes a name of its own.
+//! What a copy does as it begins, while the process stands: it lets go of the open files that it shares with the
+//! process, and takes a name of its own.
 //!
-//! Then no port, pipe or lock of the process stays taken while the copy is read, and whoever finds the copy dead later knows by the name that its status may be taken.
+//! Then no port, pipe or lock of the process stays taken while the copy is read, and whoever finds the copy dead later
+//! knows by the name that its status may be taken.
 
 use super::Means;
 use crate::addr::Addr;
@@ -21,7 +23,8 @@ pub(super) fn set_apart(copy: &Stopped, means: Means, free: Addr) -> Result<()> 
     name.resize(16, 0);
     TargetMemory::open(copy.tid(), copy.tid())?.write_data(free, &name)?;
     call(copy, means, libc::SYS_prctl, [libc::PR_SET_NAME as u64, free.0, 0])?;
-    // With a table of its own, which is empty. Kernels before 5.9 can't, and the table stays shared until the copy is killed.
+    // With a table of its own, which is empty. Kernels before 5.9 can't, and the table stays shared until the copy is
+    // killed.
     let closed =
         call(copy, means, libc::SYS_close_range, [0, u64::from(u32::MAX), u64::from(libc::CLOSE_RANGE_UNSHARE)])?;
     if closed < 0 {

@@ -3,8 +3,10 @@
 use crate::maps::SHARED_WITH_HEAPTRACE;
 use crate::tracer::{limits, pressure, procfs};
 
-/// Whether a copy of a process has all that the process can write to, as far as the flags of its mappings tell (`VmFlags` of proc_pid_smaps(5)): none is exempt from being copied ("dc",
-/// MADV_DONTFORK) or empty in the copy ("wf", MADV_WIPEONFORK), and no fault of any is another process's to serve, which would have to serve the fork, too (userfaultfd(2): "um", "uw", "ui").
+/// Whether a copy of a process has all that the process can write to, as far as the flags of its mappings tell
+/// (`VmFlags` of proc_pid_smaps(5)): none is exempt from being copied ("dc",
+/// MADV_DONTFORK) or empty in the copy ("wf", MADV_WIPEONFORK), and no fault of any is another process's to serve,
+/// which would have to serve the fork, too (userfaultfd(2): "um", "uw", "ui").
 /// Reading this takes about a hundredth of a second for each GiB.
 pub fn is_copied_whole(pid: i32) -> bool {
     procfs::read(pid, "smaps").is_ok_and(|text| !has_exceptions(&String::from_utf8_lossy(&text)))
@@ -22,7 +24,8 @@ fn has_exceptions(smaps: &str) -> bool {
         let mut words = line.split_ascii_whitespace();
         if let (Some((start, end)), Some(access)) = (words.next().and_then(|range| range.split_once('-')), words.next())
         {
-            // What the jump engine shares with us, and its state, which lies behind its code: no copy has, or needs, either.
+            // What the jump engine shares with us, and its state, which lies behind its code: no copy has, or needs,
+            // either.
             is_ours = line.contains(SHARED_WITH_HEAPTRACE) || has_region && start == code_ends;
             code_ends = if access == "r-xp" && words.nth(2) == Some("0") && words.next().is_none() { end } else { "" };
         }
@@ -30,7 +33,8 @@ fn has_exceptions(smaps: &str) -> bool {
     })
 }
 
-/// Whether process `pid`, which has these threads, may be copied: none where system calls are filtered, and where memory is short or promised in full.
+/// Whether process `pid`, which has these threads, may be copied: none where system calls are filtered, and where
+/// memory is short or promised in full.
 pub fn may_be_made(pid: i32, threads: impl IntoIterator<Item = i32>) -> bool {
     threads.into_iter().all(|tid| !procfs::has_seccomp(tid)) && has_room(pid)
 }
@@ -61,7 +65,8 @@ struct Room {
 
 impl Room {
     fn is_enough(&self) -> bool {
-        // the kernel promises no more than it has: a copy of all that may be written to may be too much, or keep the program from getting more
+        // the kernel promises no more than it has: a copy of all that may be written to may be too much, or keep the
+        // program from getting more
         let is_strict = self.overcommit.trim() == "2";
         let is_tight =
             self.available.is_some_and(|left| left < self.resident / 2) || self.limit < self.resident.saturating_mul(2);

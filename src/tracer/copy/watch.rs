@@ -1,4 +1,5 @@
-//! A copy does not outlive its program: whoever reads the copy is on another thread, so a thread of its own waits for the program's end.
+//! A copy does not outlive its program: whoever reads the copy is on another thread, so a thread of its own waits for
+//! the program's end.
 
 use crate::tracer::control;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -17,7 +18,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches program `pid`, which stands still, for process `copy`, whose end the calling thread will wait for not before it has dropped this.
+    /// Watches program `pid`, which stands still, for process `copy`, whose end the calling thread will wait for not
+    /// before it has dropped this.
     pub(super) fn begin(pid: i32, copy: i32) -> Self {
         let has_ended = Arc::<AtomicBool>::default();
         let thread = watch(pid, copy, Arc::clone(&has_ended)).map_err(|error| {

@@ -123,7 +123,8 @@ impl Region {
     }
 }
 
-/// Lets the thread unmap the two regions that begin at these addresses, of the shared one so many bytes: nobody needs them any more. Returns how many bytes stay, as the kernel
+/// Lets the thread unmap the two regions that begin at these addresses, of the shared one so many bytes: nobody needs
+/// them any more. Returns how many bytes stay, as the kernel
 /// refuses to unmap them.
 ///
 /// # Errors
@@ -228,7 +229,8 @@ impl SharedMapping {
         Ok(Self { start: start.cast(), file: file.into() })
     }
 
-    /// Gives the memory of copies, rings and the trie back to the kernel: it reads as zeros from here on, in the process, too. The cells stay: threads may
+    /// Gives the memory of copies, rings and the trie back to the kernel: it reads as zeros from here on, in the
+    /// process, too. The cells stay: threads may
     /// be in calls that began before.
     pub fn discard(&self) {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

@@ -1,10 +1,13 @@
 //! Stops for signals whose reports are left with the kernel.
 //!
-//! The kernel gives a thread the signal that it has stopped for if its tracer dies, but only as long as the stop was not waited for: wait4(2) takes the signal with
-//! the report. It would be lost, and so would be the trap of a breakpoint: the thread would go on behind it, within an instruction. So the report of such a stop is
+//! The kernel gives a thread the signal that it has stopped for if its tracer dies, but only as long as the stop was
+//! not waited for: wait4(2) takes the signal with
+//! the report. It would be lost, and so would be the trap of a breakpoint: the thread would go on behind it, within an
+//! instruction. So the report of such a stop is
 //! only looked at (WNOWAIT); all requests are possible without it.
 //!
-//! A wait for any task then finds this stop again and again, and none behind it. So whoever holds such a stop and wants others asks for each of them.
+//! A wait for any task then finds this stop again and again, and none behind it. So whoever holds such a stop and wants
+//! others asks for each of them.
 
 use super::{Result, Stopped, Waited, look, poll_task, wait_for};
 use crate::tracer::status::WaitStatus;
@@ -20,7 +23,8 @@ pub(super) fn forget(tid: i32) {
     UNCLAIMED.with_borrow_mut(|unclaimed| unclaimed.retain(|(other, _)| *other != tid));
 }
 
-/// Takes a report that was looked at, unless it has to be left. None: it was not there any more, as the task was killed.
+/// Takes a report that was looked at, unless it has to be left. None: it was not there any more, as the task was
+/// killed.
 pub(super) fn take(tid: i32, status: WaitStatus) -> Result<Option<Waited>> {
     forget(tid);
     if let WaitStatus::Signal(signal) = status {
@@ -72,8 +76,10 @@ fn claim_traps() -> Result<Vec<Waited>> {
     Ok(others)
 }
 
-/// Tells of all that there is to report at this moment, without waiting, while the tasks of stops that were told of are held: the signals that they have stopped for
-/// are not lost if heaptrace is killed. `known` gives all tasks that are known to be traced; it is asked only where a stop is held that hides others.
+/// Tells of all that there is to report at this moment, without waiting, while the tasks of stops that were told of are
+/// held: the signals that they have stopped for
+/// are not lost if heaptrace is killed. `known` gives all tasks that are known to be traced; it is asked only where a
+/// stop is held that hides others.
 ///
 /// # Errors
 /// Those of waitid(2) and wait4(2).
@@ -111,7 +117,8 @@ fn is_held(tid: i32, status: WaitStatus) -> bool {
     UNCLAIMED.with_borrow(|unclaimed| unclaimed.contains(&(tid, signal)))
 }
 
-/// Whether there is something to report of one task. The report of a stop for a signal is left: until the task is resumed, nobody may wait for any task.
+/// Whether there is something to report of one task. The report of a stop for a signal is left: until the task is
+/// resumed, nobody may wait for any task.
 ///
 /// # Errors
 /// Those of waitid(2) and wait4(2).

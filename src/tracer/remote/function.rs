@@ -73,7 +73,9 @@ pub fn has_room(resume: &RawRegs, mappings: &[Mapping]) -> bool {
 /// `restorer`: where [`RESTORER`] stands in the target. `child`: becomes what the call has made, a process or thread, which is traced, if it has made one.
 ///
 /// # Errors
-/// [`TracerError::Filtered`] if a thread of the process filters its system calls: functions make some, too. Any failure of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead; [`TracerError::Unresponsive`] if the function takes too long: the
+/// [`TracerError::Filtered`] if a thread of the process filters its system calls: functions make some, too. Any failure
+/// of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead; [`TracerError::Unresponsive`] if the
+/// function takes too long: the
 /// thread then goes on by itself when it has returned.
 pub fn call(
     thread: &Stopped,

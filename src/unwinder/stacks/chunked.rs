@@ -5,7 +5,8 @@ use crate::chunk::Chunk;
 /// Entries of a piece.
 const CHUNK: usize = 1 << 11;
 
-/// A vector that grows by a chunk at a time, moves what it holds only where a view has it, too, and shares it by chunks.
+/// A vector that grows by a chunk at a time, moves what it holds only where a view has it, too, and shares it by
+/// chunks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chunked<T> {
     chunks: Vec<Chunk<Box<[T]>>>,

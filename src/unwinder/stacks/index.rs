@@ -1,4 +1,5 @@
-//! A hash index of entries that are linked to each other: linear hashing (W. Litwin, 1980). Buckets are split one at a time as entries arrive, so memory never doubles, and no
+//! A hash index of entries that are linked to each other: linear hashing (W. Litwin, 1980). Buckets are split one at a
+//! time as entries arrive, so memory never doubles, and no
 //! insertion, which a stopped thread waits for, pays for a rehash of everything.
 
 use super::chunked::Chunked;
