@@ -33,6 +33,11 @@ pub trait ReadMemory {
     fn holds_nothing(&mut self, _at: Addr, is_file: bool) -> bool {
         is_file
     }
+
+    /// Whether the byte at `addr` can be executed. None where that is not known.
+    fn is_executable(&mut self, _addr: Addr) -> Option<bool> {
+        None
+    }
 }
 
 /// Memory that can be read at several places at a time.
@@ -57,6 +62,10 @@ impl<M: ReadMemory + ?Sized> ReadMemory for &mut M {
 
     fn holds_nothing(&mut self, at: Addr, is_file: bool) -> bool {
         (**self).holds_nothing(at, is_file)
+    }
+
+    fn is_executable(&mut self, addr: Addr) -> Option<bool> {
+        (**self).is_executable(addr)
     }
 }
 

@@ -25,6 +25,7 @@ pub mod launch;
 pub mod libunwind;
 pub mod limits;
 mod loadedby;
+pub mod mapquery;
 pub mod memory;
 pub mod orphans;
 pub mod pagemap;

@@ -7,6 +7,7 @@
 
 use super::fileend::{FileEnd, Place};
 use super::injection::{self, Call};
+use super::mapquery::MapQuery;
 use super::pagemap::PageMap;
 use super::{Result, TracerError};
 use crate::addr::Addr;
@@ -40,6 +41,8 @@ pub struct TargetMemory {
     window: Vec<u8>,
     /// Which pages hold anything; opened at first use.
     pages: Option<PageMap>,
+    /// What may be executed.
+    map: MapQuery,
     /// Whether [`ReadMemory`] reads through the descriptor, too.
     keeps_shared: bool,
     /// Where the mapped file ends at whose mapping nothing could be read last.
@@ -72,6 +75,7 @@ impl TargetMemory {
             window_start: 0,
             window: Vec::with_capacity(WINDOW),
             pages: None,
+            map: MapQuery::default(),
             keeps_shared: false,
             file_end: FileEnd::default(),
         }
@@ -348,6 +352,10 @@ impl ReadMemory for TargetMemory {
                 // be read either
                 Place::Unknown(start) => self.read_as_program(start, &mut [0]) == 1,
             }
+    }
+
+    fn is_executable(&mut self, addr: Addr) -> Option<bool> {
+        self.map.is_executable(self.reader, addr)
     }
 }
 

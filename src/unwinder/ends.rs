@@ -110,11 +110,11 @@ pub(super) fn is_sigreturn_at<M: ReadMemory + ?Sized>(addr: Addr, stack: &mut St
 /// Below this no code is mapped: the least that Linux lets programs map by default (vm.mmap_min_addr).
 const LOWEST: Addr = Addr(1 << 16);
 
-/// Whether a call may return to `addr`, which belongs to no module that is known: one stands before it, or the code
-/// can't be read. A word of data
-/// that was taken for a return address has none.
+/// Whether a call may return to `addr`, which belongs to no module that is known: it is executable, and a call stands
+/// before it. A word of data that was taken for a return address leads elsewhere, mostly to other data; the bytes before
+/// it look like a call one time in 40. What can't be told is taken for code.
 pub(super) fn may_be_called<M: ReadMemory + ?Sized>(addr: FrameAddr, stack: &mut StackWindow<'_, M>) -> bool {
-    addr.raw() >= LOWEST && !is_no_return(addr, stack)
+    addr.raw() >= LOWEST && !is_no_return(addr, stack) && stack.is_executable(addr.lookup()) != Some(false)
 }
 
 impl Rule {

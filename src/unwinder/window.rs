@@ -72,6 +72,11 @@ impl<'a, M: ReadMemory + ?Sized> StackWindow<'a, M> {
         self.memory.read(addr, buf)
     }
 
+    /// Whether the byte at `addr` can be executed. None where that is not known.
+    pub fn is_executable(&mut self, addr: Addr) -> Option<bool> {
+        self.memory.is_executable(addr)
+    }
+
     #[inline]
     fn cached(&self, addr: u64) -> Option<u64> {
         let offset = usize::try_from(addr.wrapping_sub(self.start)).ok()?;

@@ -58,6 +58,7 @@ fn stacks_are_cut_where_cfi_tells_no_caller() {
     for (function, from) in [
         ("allocates_elsewhere", "on_other_stack"),
         ("allocates_above_data", "off_by_a_word"),
+        ("allocates_above_bytes_of_a_call", "off_by_a_word"),
         ("allocates_above_code", "off_by_a_word"),
     ] {
         assert_eq!(stacks_of(report, function), [[function, from, "[truncated stack]"]]);
@@ -65,7 +66,7 @@ fn stacks_are_cut_where_cfi_tells_no_caller() {
     }
     let plain = &stacks_of(report, "allocates_plainly")[0];
     assert_eq!((plain[1].as_str(), plain.last().unwrap().as_str()), ("main", "_start"), "{plain:?}");
-    assert_eq!(report.anomaly("truncated_stacks"), 9);
+    assert_eq!(report.anomaly("truncated_stacks"), 12);
 }
 
 /// crtbegin, which calls the static destructors of libraries, has no CFI. Its code tells the caller: nothing is guessed.

@@ -288,4 +288,8 @@ impl ReadMemory for CopiedMemory<'_> {
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
         self.target.touched(range)
     }
+
+    fn is_executable(&mut self, addr: Addr) -> Option<bool> {
+        self.target.is_executable(addr)
+    }
 }

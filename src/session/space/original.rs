@@ -32,6 +32,10 @@ impl ReadMemory for OriginalMemory<'_> {
     fn holds_nothing(&mut self, at: Addr, is_file: bool) -> bool {
         self.memory.holds_nothing(at, is_file)
     }
+
+    fn is_executable(&mut self, addr: Addr) -> Option<bool> {
+        self.memory.is_executable(addr)
+    }
 }
 
 impl AddressSpace {
