@@ -334,8 +334,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     }
     // a path of another root folder means another file here
     let may_read = wanted.source && !wanted.elsewhere && root == Path::new("/") && wanted.sysroot.is_none();
-    let mut users = Readers::default();
-    profile.meta.process.users.iter().for_each(|user| users.add(*user));
+    let users = Readers::of_process(&profile.meta.process.users, profile.meta.process.user_is_unknown);
     profile.find_object_types(&mut |module, file, line| may_read.then(|| lines.line(module, file, line, &users))?);
     drop(symbolizer);
     known.lines = lines;

@@ -104,6 +104,8 @@ pub struct ProcessInfo {
     pub of_another_user: bool,
     /// Other users than heaptrace's that it belonged to, or that have written what is known of it.
     pub users: BTreeSet<u32>,
+    /// Whether it was read from a file, which does not say whose process it was.
+    pub user_is_unknown: bool,
     /// How the program ended; None if it lives on.
     pub exit: Option<Exit>,
     /// The most memory that the last image had resident; None if it is not known, or of several processes.

@@ -79,7 +79,7 @@ impl Lines {
         };
         let (built, readers) = self.built.entry(module.to_owned()).or_insert_with_key(of);
         let mut readers = readers.clone();
-        readers.join(users);
+        readers.join(&if module.as_os_str().is_empty() { users.of_module(module) } else { users.clone() });
         let key = (file.to_owned(), readers);
         if !self.texts.contains_key(&key) {
             if self.texts.len() >= MOST_FILES || self.kept >= MOST_TEXT {

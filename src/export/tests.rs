@@ -235,6 +235,7 @@ fn meta() -> Meta {
             started_at: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
             of_another_user: false,
             users: std::collections::BTreeSet::new(),
+            user_is_unknown: false,
             exit: Some(Exit::Code(0)),
             resident: Some(Resident { peak_bytes: 2_000_000, all_blocks_known: true }),
         },

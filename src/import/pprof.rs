@@ -176,6 +176,7 @@ fn empty(tables: &Tables<'_>, program: String) -> Profile {
         started_at: UNIX_EPOCH + Duration::from_nanos(tables.time_nanos),
         of_another_user: false,
         users: std::collections::BTreeSet::new(),
+        user_is_unknown: true,
         exit: None,
         resident: None,
     };

@@ -87,6 +87,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
             started_at,
             of_another_user: false,
             users: std::collections::BTreeSet::new(),
+            user_is_unknown: true,
             exit: report.exit,
             resident,
         },

@@ -166,6 +166,7 @@ impl Merger {
         }
         merged.meta.process.of_another_user |= profile.meta.process.of_another_user;
         merged.meta.process.users.extend(&profile.meta.process.users);
+        merged.meta.process.user_is_unknown |= profile.meta.process.user_is_unknown;
         let end_ns = origin.start_ns.saturating_add(profile.cost.wall_ns);
         merged.meta.duration_ns = merged.meta.duration_ns.max(end_ns);
         // A process that becomes another program at once has nothing to tell of the image before.

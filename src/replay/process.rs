@@ -394,6 +394,7 @@ impl Replayed {
                 of_another_user: end.of_another_user,
                 // whoever writes sources into a page knows whose trace it is
                 users: std::collections::BTreeSet::new(),
+                user_is_unknown: true,
                 exit: end.exit.filter(|_| has_ended),
                 resident: end.resident.filter(|_| has_ended && span.begin().is_none()),
             },

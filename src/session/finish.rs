@@ -205,6 +205,7 @@ impl Process {
                 started_at: self.identity.started_at,
                 of_another_user: self.identity.owner.is_another(),
                 users: self.identity.owner.others.clone(),
+                user_is_unknown: false,
                 exit: self.teardown.exit,
                 resident: self.peak_resident.map(|peak_bytes| Resident {
                     peak_bytes,

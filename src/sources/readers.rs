@@ -21,17 +21,27 @@ const OTHERS: u32 = 6;
 
 /// Users all of whom must be able to read a file that is shown.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Readers(BTreeSet<u32>);
+pub struct Readers {
+    users: BTreeSet<u32>,
+    /// Whether nothing says who may have named the files of scripts.
+    is_unknown: bool,
+}
 
 impl Readers {
+    /// Those of a process that belonged to `users`. `is_unknown`: there may have been another one, which nothing says.
+    pub fn of_process(users: &BTreeSet<u32>, is_unknown: bool) -> Self {
+        Self { users: users.clone(), is_unknown }
+    }
+
     /// Another one of them.
     pub fn add(&mut self, user: u32) {
-        self.0.insert(user);
+        self.users.insert(user);
     }
 
     /// All of both.
     pub fn join(&mut self, other: &Self) {
-        self.0.extend(&other.0);
+        self.users.extend(&other.users);
+        self.is_unknown |= other.is_unknown;
     }
 
     /// These, and who can have written the debug information of module `module`. Lines of scripts have none: only the
@@ -40,6 +50,9 @@ impl Readers {
     pub fn of_module(&self, module: &Path) -> Self {
         let mut readers = self.clone();
         if module.as_os_str().is_empty() {
+            if self.is_unknown && own_user() == Some(ROOT) {
+                readers.add(NOBODY);
+            }
             return readers;
         }
         match std::fs::symlink_metadata(module) {
@@ -55,7 +68,7 @@ impl Readers {
     /// Whether all of them may read the file that was opened at `real`, a path without links.
     pub(super) fn may_read(&self, file: &File, real: &Path) -> bool {
         let own = own_user();
-        self.0.iter().filter(|user| **user != ROOT && Some(**user) != own).all(|user| {
+        self.users.iter().filter(|user| **user != ROOT && Some(**user) != own).all(|user| {
             let may_search = |folder: &Path| std::fs::metadata(folder).is_ok_and(|about| has(*user, &about, SEARCH));
             file.metadata().is_ok_and(|about| has(*user, &about, READ)) && real.ancestors().skip(1).all(may_search)
         })
@@ -132,10 +145,13 @@ mod tests {
         std::fs::write(real.join("there/program"), "").unwrap();
         std::os::unix::fs::symlink(real.join("there"), real.join("way")).unwrap();
         let own = own_user().unwrap();
-        let readers = |path: &str| Readers::default().of_module(&real.join(path)).0.into_iter().collect::<Vec<u32>>();
+        let readers =
+            |path: &str| Readers::default().of_module(&real.join(path)).users.into_iter().collect::<Vec<u32>>();
         assert_eq!(readers("there/program"), [own]);
         let strangers: &[u32] = if own == ROOT { &[NOBODY] } else { &[] };
         assert_eq!((readers("way/program"), readers("none")), (strangers.to_vec(), strangers.to_vec()));
         assert_eq!(Readers::default().of_module(Path::new("")), Readers::default(), "a script");
+        let saved = Readers::of_process(&BTreeSet::new(), true).of_module(Path::new(""));
+        assert_eq!(saved.users.contains(&NOBODY), own_user() == Some(ROOT), "a script of nobody knows whom");
     }
 }

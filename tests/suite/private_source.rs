@@ -96,3 +96,34 @@ fn a_source_that_the_process_s_user_may_not_read_is_not_shown() {
     named.allow(0o700, 0o644);
     assert_eq!(named.shown(), [false; 4], "the folder is private");
 }
+
+/// A process names the files of its scripts itself, and a saved profile or trace does not say whose process it was.
+#[test]
+fn a_script_that_a_process_names_is_shown_by_a_saved_profile_only_if_all_may_read_it() {
+    assert!(procfs::is_root(), "only root may read what is not for others");
+    let folder = Path::new("/tmp/heaptrace-private-script");
+    let _ = std::fs::remove_dir_all(folder);
+    std::fs::create_dir_all(folder).unwrap();
+    let named = folder.join("named.py");
+    std::fs::write(&named, format!("# {SECRET}\n").repeat(9)).unwrap();
+    let code = format!("exec(compile('\\n\\n\\nkept = bytearray(1 << 20)\\n', {:?}, 'exec'))", named.to_str().unwrap());
+    let program = Program::new("/usr/bin/python3").args(["-c", &code]);
+    let [report, trace] = ["p.json", "p.fxt"].map(|name| program.outside(name));
+    let args = ["run", "--python", "-o", report.to_str().unwrap(), "--trace", trace.to_str().unwrap(), "--"];
+    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", &code];
+    program.start_heaptrace(args.into_iter().chain(as_nobody)).wait().success();
+    let [by_file, by_input, by_trace] = ["file.html", "input.html", "trace.html"].map(|name| program.outside(name));
+    let shown = || {
+        for (order, from, to) in [("report", &report, &by_file), ("convert", &trace, &by_trace)] {
+            program.start_heaptrace([order, from.to_str().unwrap(), "-o", to.to_str().unwrap()]).wait().success();
+        }
+        let mut by_pipe = Command::new(env!("CARGO_BIN_EXE_heaptrace"));
+        by_pipe.args(["report", "-", "-o"]).arg(&by_input).stdin(std::fs::File::open(&report).unwrap());
+        assert!(by_pipe.output().unwrap().status.success());
+        [&by_file, &by_input, &by_trace].map(|page| is_in_page(page))
+    };
+    for (mode, expected) in [(0o644, true), (0o600, false)] {
+        set_permissions(&named, Permissions::from_mode(mode)).unwrap();
+        assert_eq!(shown(), [expected; 3], "{mode:o}");
+    }
+}

@@ -66,8 +66,8 @@ struct ModuleReaders {
 
 impl ModuleReaders {
     fn of_process(profile: &Profile) -> Self {
-        let mut users = Readers::default();
-        profile.meta.process.users.iter().for_each(|user| users.add(*user));
+        let process = &profile.meta.process;
+        let users = Readers::of_process(&process.users, process.user_is_unknown);
         Self { users, modules: FxHashMap::default() }
     }
 

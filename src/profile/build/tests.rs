@@ -115,6 +115,7 @@ fn run_with(
         started_at: SystemTime::UNIX_EPOCH,
         of_another_user: false,
         users: std::collections::BTreeSet::new(),
+        user_is_unknown: false,
         exit: None,
         resident: None,
     };
