@@ -15,9 +15,9 @@ use crate::heapmodel::{HeapError, SiteStats, Snapshot};
 use crate::profile::course::Course;
 use crate::unwinder::{Frame, Quality, StackTable};
 use hashbrown::HashTable;
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
 use std::collections::BTreeMap;
-use std::hash::Hasher;
+use std::hash::{BuildHasher, Hasher};
 
 mod leaks;
 mod locations;
@@ -112,7 +112,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
     let lacking = input.modules.iter().zip(lacking).filter(|(_, lacks)| *lacks);
     symbolizer.expect_packages(&lacking.map(|(module, _)| module.info.path.clone()).collect::<Vec<_>>());
 
-    let mut tables = Tables::default();
+    let mut tables = Tables::with_room(stack_ids.len(), sites.len());
     let places: Vec<Option<usize>> = walked.frames.iter().map(|frame| locations.index_of(frame)).collect();
     let place = |number: &u32| places.get(*number as usize).copied().flatten();
     let stacks: FxHashMap<StackId, Exported> = stack_ids
@@ -122,7 +122,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
             if id == StackId::EXISTING {
                 let list = vec![locations.synthetic(BEFORE_ATTACH)];
                 let exported = tables.export(&mut locations, list, Quality::Complete);
-                return (id, Exported { operator: Some(BEFORE_ATTACH.to_owned()), ..exported });
+                return (id, Exported { operator: Some(tables.strings.intern(BEFORE_ATTACH)), ..exported });
             }
             // of its exact size: there may be a million
             let mut list = Vec::with_capacity(numbers.len());
@@ -269,8 +269,8 @@ impl Walked {
 struct Exported {
     /// Index into the profile's stacks.
     stack: usize,
-    /// The C++ operator through which the allocator was called, if that was dropped from the stack.
-    operator: Option<String>,
+    /// Index into the strings: the C++ operator through which the allocator was called, if that was dropped from the stack.
+    operator: Option<usize>,
 }
 
 /// Each string once.
@@ -305,10 +305,21 @@ struct Tables {
 }
 
 impl Tables {
+    /// With room for so many stacks and samples: there may be a million.
+    fn with_room(stacks: usize, samples: usize) -> Self {
+        Self {
+            stacks: Vec::with_capacity(stacks),
+            stack_index: HashTable::with_capacity(stacks),
+            samples: Vec::with_capacity(samples),
+            ..Self::default()
+        }
+    }
+
     /// Enters a stack of these locations, innermost first, as the profile shows it.
     fn export(&mut self, locations: &mut Locations, mut list: Vec<usize>, quality: Quality) -> Exported {
         let has_frames = !list.is_empty();
         let (dropped, operator) = locations.leading_shims(&list);
+        let operator = operator.map(|name| self.strings.intern(&name));
         list.drain(..dropped);
         if quality == Quality::Truncated && has_frames {
             list.push(locations.synthetic(TRUNCATED_STACK));
@@ -336,44 +347,29 @@ impl Tables {
     }
 
     fn add_samples(&mut self, sites: &[SiteStats], stacks: &FxHashMap<StackId, Exported>, input: &BuildInput<'_>) {
-        let mut index: FxHashMap<(usize, usize, usize, u64, u64, bool), usize> = FxHashMap::default();
+        let mut index: HashTable<usize> = HashTable::with_capacity(sites.len());
         let mut threads: FxHashMap<u32, usize> = FxHashMap::default();
         let mut functions: FxHashMap<FunctionId, usize> = FxHashMap::default();
         for site in sites {
             let Some(exported) = stacks.get(&site.key.stack) else { continue };
             let task = site.key.task;
             let thread = *threads.entry(task).or_insert_with(|| self.strings.intern(&(input.thread_name)(task)));
-            let alloc_fn = match &exported.operator {
-                Some(name) => self.strings.intern(name),
+            let alloc_fn = match exported.operator {
+                Some(name) => name,
                 None => {
                     let id = site.key.function;
                     *functions.entry(id).or_insert_with(|| self.strings.intern(&(input.function_name)(id)))
                 }
             };
-            let key = (exported.stack, thread, alloc_fn, site.key.size, site.key.interval, site.inherited);
-            let at = *index.entry(key).or_insert(self.samples.len());
-            match self.samples.get_mut(at) {
-                Some(sample) => add(sample, site),
+            let sample = sample(site, exported.stack, thread, alloc_fn);
+            let samples = &self.samples;
+            let hash = |sample: &Sample| FxBuildHasher.hash_one(key_of(sample));
+            let is_it = |at: &usize| samples.get(*at).is_some_and(|known| key_of(known) == key_of(&sample));
+            match index.find(hash(&sample), is_it) {
+                Some(&at) => self.samples.get_mut(at).into_iter().for_each(|known| known.add(&sample)),
                 None => {
-                    let stack = exported.stack;
-                    let key = site.key;
-                    self.samples.push(Sample {
-                        stack,
-                        thread,
-                        alloc_fn,
-                        program: None,
-                        inherited: site.inherited,
-                        size: key.size,
-                        interval: key.interval,
-                        allocated: site.allocated,
-                        freed: site.freed,
-                        deallocated: site.deallocated,
-                        live: site.live,
-                        at_peak: site.at_peak,
-                        temporary: site.temporary,
-                        lifetime_ns: site.lifetime_ns,
-                        freed_elsewhere: site.freed_elsewhere,
-                    });
+                    index.insert_unique(hash(&sample), samples.len(), |at| samples.get(*at).map_or(0, hash));
+                    self.samples.push(sample);
                 }
             }
         }
@@ -420,7 +416,7 @@ impl Tables {
                 thread: (input.thread_name)(error.task),
                 function: exported
                     .operator
-                    .clone()
+                    .and_then(|name| self.strings.list.get(name).cloned())
                     .unwrap_or_else(|| deallocator(error, (input.function_name)(error.function))),
                 baseline: None,
             };
@@ -452,20 +448,30 @@ fn deallocator(error: &HeapError, called: String) -> String {
     }
 }
 
-fn add(sample: &mut Sample, site: &SiteStats) {
-    for (sum, part) in [
-        (&mut sample.allocated, site.allocated),
-        (&mut sample.freed, site.freed),
-        (&mut sample.deallocated, site.deallocated),
-        (&mut sample.live, site.live),
-        (&mut sample.at_peak, site.at_peak),
-    ] {
-        sum.objects = sum.objects.saturating_add(part.objects);
-        sum.bytes = sum.bytes.saturating_add(part.bytes);
+/// A site as a sample; the numbers are indices into the profile's tables.
+const fn sample(site: &SiteStats, stack: usize, thread: usize, alloc_fn: usize) -> Sample {
+    Sample {
+        stack,
+        thread,
+        alloc_fn,
+        program: None,
+        inherited: site.inherited,
+        size: site.key.size,
+        interval: site.key.interval,
+        allocated: site.allocated,
+        freed: site.freed,
+        deallocated: site.deallocated,
+        live: site.live,
+        at_peak: site.at_peak,
+        temporary: site.temporary,
+        lifetime_ns: site.lifetime_ns,
+        freed_elsewhere: site.freed_elsewhere,
     }
-    sample.temporary = sample.temporary.saturating_add(site.temporary);
-    sample.lifetime_ns = sample.lifetime_ns.saturating_add(site.lifetime_ns);
-    sample.freed_elsewhere = sample.freed_elsewhere.saturating_add(site.freed_elsewhere);
+}
+
+/// What samples that are one have in common.
+const fn key_of(sample: &Sample) -> (usize, usize, usize, u64, u64, bool) {
+    (sample.stack, sample.thread, sample.alloc_fn, sample.size, sample.interval, sample.inherited)
 }
 
 #[cfg(test)]

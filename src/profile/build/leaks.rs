@@ -1,6 +1,6 @@
 //! The leak scan with names: its blocks by allocating stack, and ways from named roots to what is still reachable.
 
-use super::{Exported, Locations, Tables};
+use super::{Exported, Locations, Strings, Tables};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
 use crate::leaks::{Doubted, Doubts, Path, RootKind, Scan};
@@ -83,7 +83,7 @@ pub(super) fn name(
     let mut sites: Vec<(LeakSite, Largest)> = Vec::with_capacity(order.len());
     for stack in order {
         let Some(site) = growing.get(&stack) else { continue };
-        let (thread, alloc_fn) = caller(site, names);
+        let (thread, alloc_fn) = caller(site, names, &tables.strings);
         let thread = tables.strings.intern(&thread);
         let alloc_fn = tables.strings.intern(&alloc_fn);
         let site_of = LeakSite {
@@ -195,11 +195,11 @@ fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxH
 }
 
 /// The thread and the function that allocated most of a site's blocks.
-fn caller(site: &Growing, names: &Names<'_>) -> (String, String) {
+fn caller(site: &Growing, names: &Names<'_>, strings: &Strings) -> (String, String) {
     let most = site.callers.iter().max_by_key(|(caller, count)| (**count, Reverse(**caller)));
     let Some((&(task, function, stack), _)) = most else { return (String::new(), String::new()) };
-    let operator = names.stacks.get(&stack).and_then(|exported| exported.operator.clone());
-    let function = operator.unwrap_or_else(|| (names.function_name)(function));
+    let operator = names.stacks.get(&stack).and_then(|exported| strings.list.get(exported.operator?));
+    let function = operator.cloned().unwrap_or_else(|| (names.function_name)(function));
     ((names.thread_of_task)(task), function)
 }
 
