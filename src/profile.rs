@@ -254,14 +254,22 @@ impl Location {
 /// An interned stack.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    /// Indices into [`Profile::locations`], innermost (the allocator's caller) first.
-    pub locations: Vec<usize>,
+    /// Indices into [`Profile::locations`], four bytes each, as there may be a million stacks of 30; innermost (the allocator's caller) first.
+    pub locations: Box<[u32]>,
     /// How far to trust it.
     pub quality: crate::unwinder::Quality,
     /// What the file says of its live blocks that the profile was read from, if a leak check was made: see [`leaks::Leaks`] for others.
     pub leak: Option<saved::LeakLabel>,
     /// The type of the objects in its blocks, if it is known.
     pub object: Option<objects::ObjectType>,
+}
+
+impl Stack {
+    /// One of these locations, of which nothing else is known.
+    pub fn new(locations: &[usize], quality: crate::unwinder::Quality) -> Self {
+        let locations = locations.iter().map(|location| *location as u32).collect();
+        Self { locations, quality, leak: None, object: None }
+    }
 }
 
 /// What one thread did with blocks of one size on one stack through one function.

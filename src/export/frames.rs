@@ -69,12 +69,12 @@ impl<'a> Stacks<'a> {
             frame.name.to_lowercase().contains(text.as_str())
                 || place(frame, usize::MAX).to_lowercase().contains(text.as_str())
         };
-        let known = view.locations(stack);
-        if known.is_empty() {
+        let mut known = view.locations(stack);
+        if known.len() == 0 {
             return view.frames(stack).any(|frame| has(&frame));
         }
-        known.iter().any(|index| match locations.get_mut(*index) {
-            Some(known) => *known.get_or_insert_with(|| view.location_frames(*index).any(|frame| has(&frame))),
+        known.any(|index| match locations.get_mut(index) {
+            Some(known) => *known.get_or_insert_with(|| view.location_frames(index).any(|frame| has(&frame))),
             None => false,
         })
     }

@@ -106,8 +106,8 @@ impl<'a, 'o> Tables<'a, 'o> {
     fn trace(&mut self, stack: usize) -> io::Result<u32> {
         let view = self.view;
         let mut trace = 0;
-        for location in view.locations(stack).iter().rev() {
-            let place = self.place(*location)?;
+        for location in view.locations(stack).rev() {
+            let place = self.place(location)?;
             trace = self.node(trace, place)?;
         }
         if trace == 0 {

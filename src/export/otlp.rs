@@ -220,7 +220,7 @@ impl<'a> Tables<'a> {
 
     fn stack(&mut self, stack: usize) -> i32 {
         let view = self.view;
-        let indices = view.locations(stack).iter().filter_map(|location| self.location(*location));
+        let indices = view.locations(stack).filter_map(|location| self.location(location));
         let mut location_indices: Vec<i32> = indices.collect();
         if location_indices.is_empty() {
             location_indices.push(self.unknown());

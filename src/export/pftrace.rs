@@ -368,8 +368,8 @@ impl<'a> Tables<'a> {
         }
         let view = self.view;
         let mut frame_ids = Vec::new();
-        for location in view.locations(stack).iter().rev() {
-            frame_ids.extend_from_slice(self.location(*location));
+        for location in view.locations(stack).rev() {
+            frame_ids.extend_from_slice(self.location(location));
         }
         if frame_ids.is_empty() {
             frame_ids.push(self.unknown());

@@ -223,7 +223,7 @@ impl<'a> Tables<'a> {
     /// The location ids of a stack, innermost first; never empty.
     fn stack(&mut self, stack: usize) -> Vec<u64> {
         let indices = self.view.locations(stack);
-        let ids: Vec<u64> = indices.iter().filter_map(|index| self.location(*index)).collect();
+        let ids: Vec<u64> = indices.filter_map(|index| self.location(index)).collect();
         if ids.is_empty() { vec![self.unknown_location()] } else { ids }
     }
 

@@ -355,8 +355,7 @@ fn locations() -> Vec<Location> {
 }
 
 fn stacks() -> Vec<Stack> {
-    let stack =
-        |locations: &[usize], quality| Stack { locations: locations.to_vec(), quality, leak: None, object: None };
+    let stack = Stack::new;
     vec![
         stack(&[0, 1], Quality::Complete),
         stack(&[3, 8], Quality::Complete),
@@ -602,7 +601,7 @@ fn wrong_indices_do_no_harm() {
     let mut profile = sample_profile();
     profile.samples[0].stack = 99;
     profile.samples[1].thread = 99;
-    profile.stacks[0].locations.push(99);
+    profile.stacks[0].locations = Box::new([0, 1, 99]);
     profile.locations[0].lines[0].function = 99;
     profile.locations[1].module = Some(99);
     profile.allocators[0].module = 99;
@@ -623,8 +622,8 @@ fn callers_stay_together_whatever_their_names() {
     let mut profile = sample_profile();
     // sorted as text, `main-x` would come between `main` and `main;…`
     profile.functions[6].name = "main-x".to_owned();
-    profile.stacks[2] = Stack { locations: vec![5], quality: Quality::Complete, leak: None, object: None };
-    profile.stacks[3] = Stack { locations: vec![1], quality: Quality::Complete, leak: None, object: None };
+    profile.stacks[2] = Stack::new(&[5], Quality::Complete);
+    profile.stacks[3] = Stack::new(&[1], Quality::Complete);
     let folded = exported_text(Format::Folded, &profile);
     let callers: Vec<&str> = folded.lines().filter_map(|line| line.split([';', ' ']).next()).collect();
     assert_eq!(callers, ["main", "main", "main", "main-x"]);

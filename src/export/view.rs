@@ -175,8 +175,11 @@ impl<'a> View<'a> {
     }
 
     /// The locations of a stack, innermost first, from the allocator's caller on.
-    pub fn locations(&self, stack: usize) -> &'a [usize] {
-        self.profile.locations_of(stack)
+    pub fn locations(
+        &self,
+        stack: usize,
+    ) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator + Clone + use<'a> {
+        self.profile.locations_of(stack).iter().map(|location| *location as usize)
     }
 
     /// How far to trust a stack.
@@ -204,7 +207,7 @@ impl<'a> View<'a> {
     /// The frames of a stack, innermost first; at least one.
     pub fn frames(&self, stack: usize) -> impl Iterator<Item = NamedFrame<'a>> {
         let locations = self.locations(stack);
-        let synthetic = locations.is_empty().then(|| NamedFrame {
+        let synthetic = (locations.len() == 0).then(|| NamedFrame {
             name: UNKNOWN_STACK,
             file: None,
             line: 0,
@@ -213,7 +216,7 @@ impl<'a> View<'a> {
             module: None,
             traits: NameTraits::of(UNKNOWN_STACK, None),
         });
-        locations.iter().flat_map(|index| self.location_frames(*index)).chain(synthetic)
+        locations.flat_map(|index| self.location_frames(index)).chain(synthetic)
     }
 
     /// The frames of one location.
@@ -334,7 +337,7 @@ impl<'a> View<'a> {
     /// has the number 0.
     fn hash_of_names(&self, stack: usize, names: &[u32]) -> u64 {
         let mut hasher = FxHasher::default();
-        for location in self.locations(stack).iter().filter_map(|index| self.profile.locations.get(*index)) {
+        for location in self.locations(stack).filter_map(|index| self.profile.locations.get(index)) {
             for line in &location.lines {
                 hasher.write_u32(names.get(line.function).copied().unwrap_or(u32::MAX));
             }

@@ -27,7 +27,7 @@ fn content(profile: &Profile, keep: impl Fn(&Sample) -> [Amount; 5]) -> Vec<Stri
     let text = |index: usize| profile.strings[index].as_str();
     let line = |sample: &Sample| {
         let locations = profile.locations_of(sample.stack).iter().map(|at| {
-            let location = &profile.locations[*at];
+            let location = &profile.locations[*at as usize];
             let module = location.module.map(|module| &profile.modules[module].path);
             let lines = location.lines.iter().map(|line| {
                 let function = &profile.functions[line.function];
@@ -70,7 +70,7 @@ fn pprof_keeps_figures_names_and_labels() {
             assert_eq!(back.warnings, profile.warnings);
             assert_eq!(
                 back.meta.process,
-                crate::profile::ProcessInfo { cwd: "".into(), ..profile.meta.process.clone() }
+                crate::profile::ProcessInfo { cwd: "".into(), user_is_unknown: true, ..profile.meta.process.clone() }
             );
             assert_eq!((back.meta.mode, back.meta.complete), (profile.meta.mode, profile.meta.complete));
             assert_eq!((&back.meta.session, back.meta.part), (&profile.meta.session, 1));

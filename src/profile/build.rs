@@ -113,7 +113,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
     symbolizer.expect_packages(&lacking.map(|(module, _)| module.info.path.clone()).collect::<Vec<_>>());
 
     let mut tables = Tables::with_room(stack_ids.len(), sites.len());
-    let places: Vec<Option<usize>> = walked.frames.iter().map(|frame| locations.index_of(frame)).collect();
+    let places: Vec<Option<u32>> = walked.frames.iter().map(|frame| locations.index_of(frame)).collect();
     let place = |number: &u32| places.get(*number as usize).copied().flatten();
     let stacks: FxHashMap<StackId, Exported> = stack_ids
         .iter()
@@ -316,7 +316,7 @@ impl Tables {
     }
 
     /// Enters a stack of these locations, innermost first, as the profile shows it.
-    fn export(&mut self, locations: &mut Locations, mut list: Vec<usize>, quality: Quality) -> Exported {
+    fn export(&mut self, locations: &mut Locations, mut list: Vec<u32>, quality: Quality) -> Exported {
         let has_frames = !list.is_empty();
         let (dropped, operator) = locations.leading_shims(&list);
         let operator = operator.map(|name| self.strings.intern(&name));
@@ -328,7 +328,7 @@ impl Tables {
         }
         let hash = hash_of(&list);
         let stacks = &self.stacks;
-        let is_it = |known: &usize| stacks.get(*known).is_some_and(|stack| stack.locations == list);
+        let is_it = |known: &usize| stacks.get(*known).is_some_and(|stack| *stack.locations == *list);
         let stack = match self.stack_index.find(hash, is_it) {
             Some(&known) => {
                 if let Some(stack) = self.stacks.get_mut(known) {
@@ -339,7 +339,7 @@ impl Tables {
             None => {
                 let rehash = |known: &usize| stacks.get(*known).map_or(0, |stack| hash_of(&stack.locations));
                 self.stack_index.insert_unique(hash, stacks.len(), rehash);
-                self.stacks.push(Stack { locations: list, quality, leak: None, object: None });
+                self.stacks.push(Stack { locations: list.into(), quality, leak: None, object: None });
                 self.stacks.len() - 1
             }
         };
@@ -430,9 +430,9 @@ impl Tables {
     }
 }
 
-fn hash_of(locations: &[usize]) -> u64 {
+fn hash_of(locations: &[u32]) -> u64 {
     let mut hasher = FxHasher::default();
-    locations.iter().for_each(|location| hasher.write_usize(*location));
+    locations.iter().for_each(|location| hasher.write_u32(*location));
     hasher.finish()
 }
 

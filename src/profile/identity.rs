@@ -51,13 +51,13 @@ impl Finding {
 
 impl Profile {
     /// The locations of a stack, innermost (the allocator's caller) first.
-    pub fn locations_of(&self, stack: usize) -> &[usize] {
+    pub fn locations_of(&self, stack: usize) -> &[u32] {
         self.stacks.get(stack).map_or(&[][..], |stack| &stack.locations)
     }
 
     /// The functions of a stack, innermost first.
     pub fn functions_of(&self, stack: usize) -> impl Iterator<Item = &Function> {
-        let locations = self.locations_of(stack).iter().filter_map(|index| self.locations.get(*index));
+        let locations = self.locations_of(stack).iter().filter_map(|index| self.locations.get(*index as usize));
         locations.flat_map(|location| &location.lines).filter_map(|line| self.functions.get(line.function))
     }
 
@@ -72,7 +72,7 @@ impl Profile {
         if self.locations_of(stack).is_empty() {
             return hash_name(FNV_OFFSET, super::build::UNKNOWN_STACK);
         }
-        let locations = self.locations_of(stack).iter().filter_map(|index| self.locations.get(*index));
+        let locations = self.locations_of(stack).iter().filter_map(|index| self.locations.get(*index as usize));
         let lines =
             locations.flat_map(|location| location.lines.iter().map(|line| (location.is_script(), line.function)));
         lines.filter_map(|(is_script, function)| Some((is_script, self.functions.get(function)?))).fold(

@@ -32,7 +32,7 @@ pub(super) struct Pool {
     by_function: FxHashMap<Function, usize>,
     by_module: FxHashMap<(PathBuf, Option<String>), usize>,
     by_place: FxHashMap<LocationKey, usize>,
-    by_locations: FxHashMap<Vec<usize>, usize>,
+    by_locations: FxHashMap<Box<[u32]>, usize>,
 }
 
 /// The numbers that a profile's strings and stacks have in the pool.
@@ -103,10 +103,11 @@ impl Pool {
             for line in &mut location.lines {
                 line.function = functions.get(line.function).copied().unwrap_or_default();
             }
-            locations.push(self.location(location));
+            locations.push(self.location(location) as u32);
         }
         let stacks = profile.stacks.iter().map(|stack| {
-            let list = stack.locations.iter().map(|at| locations.get(*at).copied().unwrap_or_default()).collect();
+            let list =
+                stack.locations.iter().map(|at| locations.get(*at as usize).copied().unwrap_or_default()).collect();
             Stack { locations: list, quality: stack.quality, leak: stack.leak, object: stack.object.clone() }
         });
         let stacks = stacks.map(|stack| self.stack(stack)).collect();

@@ -190,8 +190,8 @@ impl Tables {
     /// The number of a stack of the profile.
     pub(super) fn stack(&mut self, view: &View<'_>, libraries: &mut Libraries, stack: usize) -> usize {
         let mut at = None;
-        for location in view.locations(stack).iter().rev() {
-            for frame in self.location(view, libraries, *location) {
+        for location in view.locations(stack).rev() {
+            for frame in self.location(view, libraries, location) {
                 at = Some(self.call(at, frame));
             }
         }

@@ -48,14 +48,14 @@ impl<'a> FrameTable<'a> {
     pub fn enter(&mut self, stack: usize) {
         let view = self.view;
         let locations = view.locations(stack);
-        if locations.is_empty() && self.unknown.is_none() {
+        if locations.len() == 0 && self.unknown.is_none() {
             let frames = self.indices_of(view.frames(stack));
             self.unknown = frames.first().copied();
         }
         for location in locations {
-            if self.of_location.get(*location).is_some_and(Option::is_none) {
-                let frames = self.indices_of(view.location_frames(*location));
-                if let Some(entry) = self.of_location.get_mut(*location) {
+            if self.of_location.get(location).is_some_and(Option::is_none) {
+                let frames = self.indices_of(view.location_frames(location));
+                if let Some(entry) = self.of_location.get_mut(location) {
                     *entry = Some(frames);
                 }
             }
@@ -83,8 +83,8 @@ impl<'a> FrameTable<'a> {
     /// The indices of a stack's frames, innermost first. The stack must have been entered.
     pub fn stack(&self, stack: usize) -> impl Iterator<Item = u32> {
         let locations = self.view.locations(stack);
-        let known = locations.iter().filter_map(|location| self.of_location.get(*location)?.as_deref());
-        known.flatten().copied().chain(self.unknown.filter(|_| locations.is_empty()))
+        let unknown = self.unknown.filter(|_| locations.len() == 0);
+        locations.filter_map(|location| self.of_location.get(location)?.as_deref()).flatten().copied().chain(unknown)
     }
 }
 

@@ -71,7 +71,7 @@ fn each_frame_has_a_mapping_in_pftrace() {
     for location in &mut profile.locations {
         location.module = None;
     }
-    let unknown = Stack { locations: Vec::new(), ..profile.stacks[0].clone() };
+    let unknown = Stack { locations: Box::default(), ..profile.stacks[0].clone() };
     profile.stacks[1] = unknown;
     for profile in [profile, sample_profile()] {
         let (mut mappings, mut frames) = (std::collections::BTreeSet::new(), 0);

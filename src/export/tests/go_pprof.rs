@@ -248,18 +248,13 @@ fn who_asked_for_memory_is_shown_and_not_the_way_to_it() {
         ]);
         for locations in [vec![1, first, first + 1, 0], vec![1, first + 2, 0]] {
             profile.samples.push(Sample { stack: profile.stacks.len(), at_peak: amount(1, 100), ..sample });
-            profile.stacks.push(Stack { locations, quality: Quality::Complete, leak: None, object: None });
+            profile.stacks.push(Stack::new(&locations, Quality::Complete));
         }
     }
     // nothing is left of a stack of such functions alone: so it is shown
     let alone = profile.functions.iter().position(|function| function.name == "xmalloc").expect("a name");
     profile.locations.push(location(9_999, &[alone]));
-    profile.stacks.push(Stack {
-        locations: vec![profile.locations.len() - 1],
-        quality: Quality::Complete,
-        leak: None,
-        object: None,
-    });
+    profile.stacks.push(Stack::new(&[profile.locations.len() - 1], Quality::Complete));
     profile.samples.push(Sample { stack: profile.stacks.len() - 1, at_peak: amount(1, 7), ..sample });
     let path = files.add("a.pb.gz", &profile);
     let options = ["-top", "-sample_index=peak_space", "-unit=B", "-nodefraction=0", "-nodecount=1000000"];

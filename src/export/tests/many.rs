@@ -35,9 +35,9 @@ fn many_stacks() -> Profile {
     };
     for path in 0..1 << LEVELS {
         let turn = |level: usize| level + if path >> level & 1 == 0 { 0 } else { DEPTH };
-        let locations = (0..LEVELS).map(turn).chain(LEVELS..DEPTH).collect();
+        let locations: Vec<usize> = (0..LEVELS).map(turn).chain(LEVELS..DEPTH).collect();
         profile.samples.push(Sample { stack: path, ..block });
-        profile.stacks.push(Stack { locations, quality: Quality::Complete, leak: None, object: None });
+        profile.stacks.push(Stack::new(&locations, Quality::Complete));
     }
     profile
 }
@@ -71,13 +71,13 @@ fn json_of_many_stacks_has_each_frame_once() {
     let (pprof, pprof_time) = written(Format::PprofGz, &profile);
     println!("json: {json} bytes in {json_time:?}; pb.gz: {pprof} bytes in {pprof_time:?}");
     // what whole frames in each stack would take, as in version 1; all frames are of about one size
-    let alone = |stack: &[usize]| {
+    let alone = |locations: Box<[u32]>| {
         let mut one = profile.clone();
-        one.stacks = vec![Stack { locations: stack.to_vec(), quality: Quality::Complete, leak: None, object: None }];
+        one.stacks = vec![Stack { locations, ..Stack::new(&[], Quality::Complete) }];
         one.samples.truncate(1);
         written(Format::Json, &one).0
     };
-    let frames = alone(&profile.stacks[0].locations) - alone(&[]);
+    let frames = alone(profile.stacks[0].locations.clone()) - alone(Box::default());
     let whole = frames * profile.stacks.len() as u64;
     println!("with whole frames: {whole} bytes and the same rest, {} times as much", whole / json);
     assert!(json * 20 < whole, "{json} bytes, {whole} with whole frames");

@@ -34,7 +34,7 @@ fn a_site_is_told_by_its_function_names_alone() {
 #[test]
 fn stacks_with_equal_names_are_one_site() {
     let mut profile = sample_profile();
-    profile.stacks[3] = Stack { locations: vec![0, 8], quality: Quality::Guessed, leak: None, object: None };
+    profile.stacks[3] = Stack::new(&[0, 8], Quality::Guessed);
     let view = View::new(&profile);
     let sites = view.sites();
     let merged = sites.iter().find(|site| site.stack == 0).expect("the first of the two names the site");
@@ -50,7 +50,7 @@ fn a_stack_and_a_part_of_it_are_two_sites() {
     let sites = View::new(&profile).sites().len();
     profile.functions.iter_mut().enumerate().for_each(|(number, function)| function.name = format!("f{number}"));
     for stack in 0..profile.stacks.len() {
-        let outer = profile.stacks[stack].locations.get(1..).unwrap_or_default().to_vec();
+        let outer = profile.stacks[stack].locations.get(1..).unwrap_or_default().into();
         profile.stacks.push(Stack { locations: outer, quality: Quality::Complete, leak: None, object: None });
     }
     let own = profile.samples.clone();

@@ -149,7 +149,7 @@ fn a_truncated_stack_is_marked_once() {
     for stack in
         profile.stacks.iter_mut().filter(|stack| stack.quality == Quality::Truncated && !stack.locations.is_empty())
     {
-        stack.locations.push(location);
+        stack.locations = [&*stack.locations, &[location as u32]].concat().into();
     }
     assert!(stacks > 0 && count(&profile, "outer frames are missing") == stacks);
     assert_eq!(count(&profile, TRUNCATED_STACK), 0);
@@ -219,7 +219,7 @@ fn rows_that_look_alike_are_told_apart() {
     let template = profile.samples[0];
     let mut rows = |stacks: [Vec<usize>; 2]| {
         for (index, locations) in stacks.into_iter().enumerate() {
-            profile.stacks[index] = Stack { locations, quality: Quality::Complete, leak: None, object: None };
+            profile.stacks[index] = Stack::new(&locations, Quality::Complete);
             profile.samples[index] = Sample { stack: index, live: amount(1, 64), at_peak: amount(1, 64), ..template };
         }
         plain(&profile, 100)
@@ -252,7 +252,7 @@ fn a_row_has_the_lines_of_all_its_stacks() {
         let lines = vec![Line { function, line, inlined: false }];
         profile.locations.push(Location { module: Some(0), address: Addr(1), offset: 1, lines });
         let locations = vec![profile.locations.len() - 1];
-        profile.stacks[index] = Stack { locations, quality: Quality::Complete, leak: None, object: None };
+        profile.stacks[index] = Stack::new(&locations, Quality::Complete);
         profile.samples[index] = Sample { stack: index, live: amount(1, 64), at_peak: amount(1, 64), ..template };
     }
     let text = plain(&profile, 100);

@@ -58,7 +58,7 @@ pub(super) struct Samples<'t, 'a> {
     /// Names of types, by the index of their text.
     names: FxHashMap<u64, Arc<str>>,
     texts: FxHashMap<&'a str, usize>,
-    stacks: FxHashMap<Box<[usize]>, usize>,
+    stacks: FxHashMap<Box<[u32]>, usize>,
     known: FxHashMap<SampleKey, usize>,
     /// For so many locations of one sample there is room.
     deepest: usize,
@@ -115,7 +115,7 @@ impl<'t, 'a> Samples<'t, 'a> {
         self.strings.insert(0, 0);
         self.texts.insert("", 0);
         profile.strings.push(String::new());
-        let mut locations: Vec<usize> = Vec::new();
+        let mut locations: Vec<u32> = Vec::new();
         let mut values: Vec<i64> = Vec::new();
         for field in Fields::of(message) {
             if let (2, Value::Bytes(sample)) = field? {
@@ -130,7 +130,7 @@ impl<'t, 'a> Samples<'t, 'a> {
     fn sample(
         &mut self,
         bytes: &[u8],
-        locations: &mut Vec<usize>,
+        locations: &mut Vec<u32>,
         values: &mut Vec<i64>,
         profile: &mut Profile,
         budget: &mut Budget,
@@ -146,7 +146,7 @@ impl<'t, 'a> Samples<'t, 'a> {
                         self.deepest = depth;
                     }
                     numbers(value, |id| match self.locations.get(&id) {
-                        Some(index) => locations.push(*index as usize),
+                        Some(index) => locations.push(*index),
                         None => unknown = Some(id),
                     })?
                 }
@@ -278,14 +278,14 @@ impl<'t, 'a> Samples<'t, 'a> {
 
     fn stack(
         &mut self,
-        locations: &[usize],
+        locations: &[u32],
         labels: &Labels,
         profile: &mut Profile,
         budget: &mut Budget,
     ) -> Result<usize, Trouble> {
         let is_unknown = match locations {
             [] => true,
-            [only] => is_unknown(profile, *only),
+            [only] => is_unknown(profile, *only as usize),
             _ => false,
         };
         let locations = if is_unknown { &[][..] } else { locations };
@@ -301,7 +301,7 @@ impl<'t, 'a> Samples<'t, 'a> {
             budget.copy(size_of_val(locations))?;
         }
         budget.entries::<Stack>(1)?;
-        budget.hashed::<Box<[usize]>, usize>()?;
+        budget.hashed::<Box<[u32]>, usize>()?;
         let at = profile.stacks.len();
         self.stacks.insert(locations.into(), at);
         let object = match labels.certainty {
@@ -310,7 +310,7 @@ impl<'t, 'a> Samples<'t, 'a> {
             }
             _ => None,
         };
-        profile.stacks.push(Stack { locations: locations.to_vec(), quality, leak: labels.leak, object });
+        profile.stacks.push(Stack { locations: locations.into(), quality, leak: labels.leak, object });
         Ok(at)
     }
 }

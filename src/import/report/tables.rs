@@ -36,7 +36,7 @@ pub(super) struct Tables<'b> {
     /// By the indices of their frames.
     by_frames: FxHashMap<Box<[usize]>, usize>,
     stacks: Vec<Stack>,
-    by_locations: FxHashMap<Vec<usize>, usize>,
+    by_locations: FxHashMap<Box<[u32]>, usize>,
 }
 
 impl<'b> Tables<'b> {
@@ -120,7 +120,7 @@ impl<'b> Tables<'b> {
     /// The index of a stack like that one, for the objects of one of the types that it makes.
     pub(super) fn stack_of_type(&mut self, like: usize, told: &SiteType) -> Result<usize, Trouble> {
         let Some(stack) = self.stacks.get(like).cloned() else { return Ok(like) };
-        self.copies(1, size_of_val(stack.locations.as_slice()))?;
+        self.copies(1, size_of_val(&*stack.locations))?;
         self.budget.entries::<Stack>(1)?;
         self.stacks.push(stack);
         let stack = self.stacks.len() - 1;
@@ -130,7 +130,7 @@ impl<'b> Tables<'b> {
 
     /// The index of a stack.
     pub(super) fn stack(&mut self, stack: &[FrameOf], quality: Quality) -> Result<usize, Trouble> {
-        let mut locations = Vec::new();
+        let mut locations: Vec<u32> = Vec::new();
         let mut frames: Vec<usize> = Vec::new();
         for (place, frame) in stack.iter().enumerate() {
             let index = self.frame(frame)?;
@@ -142,19 +142,20 @@ impl<'b> Tables<'b> {
             frames.push(index);
             // The function that the calls were inlined into ends a location.
             if !inlined || place + 1 == stack.len() {
-                locations.push(self.location(&frames)?);
+                locations.push(self.location(&frames)? as u32);
                 frames.clear();
             }
         }
+        let locations: Box<[u32]> = locations.into();
         if let Some(known) = self.by_locations.get(&locations).copied() {
             if let Some(stack) = self.stacks.get_mut(known) {
                 stack.quality = stack.quality.max(quality);
             }
             return Ok(known);
         }
-        self.copies(2, size_of_val(locations.as_slice()))?;
+        self.copies(2, size_of_val(&*locations))?;
         self.budget.entries::<Stack>(1)?;
-        self.budget.hashed::<Vec<usize>, usize>()?;
+        self.budget.hashed::<Box<[u32]>, usize>()?;
         self.by_locations.insert(locations.clone(), self.stacks.len());
         self.stacks.push(Stack { locations, quality, leak: None, object: None });
         Ok(self.stacks.len() - 1)

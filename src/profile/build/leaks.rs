@@ -205,8 +205,9 @@ fn caller(site: &Growing, names: &Names<'_>, strings: &Strings) -> (String, Stri
 
 /// Whether a function on the stack has `text` in its name.
 fn calls(stacks: &[Stack], stack: usize, names: &Names<'_>, text: &str) -> bool {
-    let locations = stacks.get(stack).map(|stack| stack.locations.as_slice()).unwrap_or_default();
-    let lines = locations.iter().filter_map(|&location| names.locations.list.get(location)).flat_map(|l| &l.lines);
+    let locations = stacks.get(stack).map(|stack| &*stack.locations).unwrap_or_default();
+    let lines =
+        locations.iter().filter_map(|&location| names.locations.list.get(location as usize)).flat_map(|l| &l.lines);
     lines
         .filter_map(|line| names.locations.functions.get(line.function))
         .any(|function| function.name.contains(text) || function.system_name.contains(text))

@@ -16,10 +16,10 @@ pub(super) struct Locations {
     pub(super) functions: Vec<Function>,
     /// For each module what was resolved.
     pub(super) statuses: Vec<SymbolStatus>,
-    shims: FxHashMap<usize, Shim>,
-    by_address: FxHashMap<(ModuleId, Addr), usize>,
+    shims: FxHashMap<u32, Shim>,
+    by_address: FxHashMap<(ModuleId, Addr), u32>,
     by_function: FxHashMap<Function, usize>,
-    synthetic: FxHashMap<&'static str, usize>,
+    synthetic: FxHashMap<&'static str, u32>,
 }
 
 impl Locations {
@@ -106,7 +106,7 @@ impl Locations {
     }
 
     /// A location that is no code, such as the end of a stack that was cut off.
-    pub(super) fn synthetic(&mut self, name: &'static str) -> usize {
+    pub(super) fn synthetic(&mut self, name: &'static str) -> u32 {
         if let Some(&known) = self.synthetic.get(name) {
             return known;
         }
@@ -117,12 +117,12 @@ impl Locations {
         index
     }
 
-    pub(super) fn index_of(&self, frame: &Frame) -> Option<usize> {
+    pub(super) fn index_of(&self, frame: &Frame) -> Option<u32> {
         self.by_address.get(&(frame.module, frame.addr.lookup())).copied()
     }
 
     /// How many of the innermost locations belong to the allocator's interface, and the outermost C++ operator of them.
-    pub(super) fn leading_shims(&self, stack: &[usize]) -> (usize, Option<String>) {
+    pub(super) fn leading_shims(&self, stack: &[u32]) -> (usize, Option<String>) {
         let mut operator = None;
         let mut count = 0;
         for shim in stack.iter().map_while(|location| self.shims.get(location)) {
@@ -134,9 +134,9 @@ impl Locations {
         (count, operator)
     }
 
-    fn push(&mut self, location: Location) -> usize {
+    fn push(&mut self, location: Location) -> u32 {
         self.list.push(location);
-        self.list.len() - 1
+        self.list.len() as u32 - 1
     }
 
     fn intern(&mut self, function: Function) -> usize {

@@ -79,7 +79,7 @@ pub fn normalize(profile: &mut Profile) {
 
     let mut locations = Renumbering::new(std::mem::take(&mut profile.locations));
     for index in profile.stacks.iter_mut().flat_map(|s| &mut s.locations) {
-        *index = locations.of(*index);
+        *index = locations.of(*index as usize) as u32;
     }
     profile.locations = locations.kept;
     let mut functions = Renumbering::new(std::mem::take(&mut profile.functions));
@@ -97,9 +97,9 @@ fn leaks_order(site: &LeakSite) -> impl Ord + use<> {
 
 /// For each stack its place in the order of names, given that of each location.
 fn stack_ranks(stacks: &[Stack], of_location: &[u32]) -> Vec<usize> {
-    let rank = |&location: &usize| of_location.get(location).copied();
+    let rank = |&location: &u32| of_location.get(location as usize).copied();
     let locations = |stack: usize| {
-        let list = stacks.get(stack).map(|s| s.locations.as_slice()).unwrap_or_default();
+        let list = stacks.get(stack).map(|s| &*s.locations).unwrap_or_default();
         list.iter().filter_map(rank)
     };
     // Most are told apart by their innermost frames, which are compared without a look elsewhere.
@@ -222,12 +222,7 @@ mod tests {
             lists in prop::collection::vec(prop::collection::vec(0..3_usize, 0..8), 0..30),
             of_location in prop::collection::vec(0..3_u32, 2..3),
         ) {
-            let stack = |locations: &Vec<usize>| Stack {
-                locations: locations.clone(),
-                quality: Quality::Complete,
-                leak: None,
-                object: None,
-            };
+            let stack = |locations: &Vec<usize>| Stack::new(locations, Quality::Complete);
             let stacks: Vec<Stack> = lists.iter().map(stack).collect();
             let ranks = stack_ranks(&stacks, &of_location);
             let names: Vec<Vec<u32>> = lists

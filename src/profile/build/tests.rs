@@ -156,7 +156,7 @@ fn assert_consistent(profile: &Profile) {
         assert!(!profile.stacks[sample.stack].locations.is_empty());
         assert!(sample.thread < profile.strings.len() && sample.alloc_fn < profile.strings.len());
     }
-    for location in profile.stacks.iter().flat_map(|s| &s.locations).map(|&l| &profile.locations[l]) {
+    for location in profile.stacks.iter().flat_map(|s| &s.locations).map(|&l| &profile.locations[l as usize]) {
         assert!(!location.lines.last().unwrap().inlined);
         assert!(location.lines.iter().all(|l| l.function < profile.functions.len()));
         assert!(location.module.is_none_or(|m| m < profile.modules.len()));
@@ -165,7 +165,7 @@ fn assert_consistent(profile: &Profile) {
 
 /// Function names of a stack, innermost first.
 fn names(profile: &Profile, stack: usize) -> Vec<&str> {
-    let locations = profile.stacks[stack].locations.iter().map(|&l| &profile.locations[l]);
+    let locations = profile.stacks[stack].locations.iter().map(|&l| &profile.locations[l as usize]);
     locations.flat_map(|l| &l.lines).map(|l| profile.functions[l.function].name.as_str()).collect()
 }
 
@@ -287,7 +287,7 @@ fn unnamed_frames_are_module_and_offset() {
     let profile = &run(&sites, &stacks, symbols);
     assert_eq!(names(profile, profile.samples[1].stack), ["libx.so.1+0x20", "make", "[jit]+0x1234"]);
     assert_eq!(profile.modules[1].symbols, SymbolStatus::default());
-    let place = &profile.locations[profile.stacks[profile.samples[1].stack].locations[0]];
+    let place = &profile.locations[profile.stacks[profile.samples[1].stack].locations[0] as usize];
     assert_eq!((place.address, place.offset), (Addr(0x7000_0020), 0x20));
 
     let profile = &run(&sites, &stacks, &mut NoSymbols);
