@@ -127,3 +127,20 @@ fn texts_that_an_allocator_makes_by_itself_are_seen() {
     assert!(traced.report.0.to_string().contains("malloc"));
     traced.report.assert_no_anomaly();
 }
+
+/// DT_SYMBOLIC: the library calls its own allocator where the program has another, which all others call.
+#[test]
+fn a_symbolic_library_s_own_allocator_is_seen() {
+    let library = fixtures::library_with("symbolic_library", &["-Wl,-Bsymbolic"]);
+    let dynamic = std::process::Command::new("readelf").arg("-d").arg(&library).output().unwrap();
+    assert!(String::from_utf8_lossy(&dynamic.stdout).contains("SYMBOLIC"), "{}", library.display());
+    let program = Program::new(fixtures::program_linked("own_malloc", &[&library]))
+        .stays_on_trap("as the jump engine records the calls of one allocator only");
+    let program = knows_short(program);
+    let traced = program.traced();
+    let count = |function: &str| traced.report.site_sum(&[function], "/allocated/objects");
+    assert_eq!((count("allocates_outside"), count("allocates_here")), (300, 701), "{}", traced.ended.stderr);
+    traced.report.assert_no_anomaly();
+    let checked = program.checked(&[]);
+    assert_eq!((checked.ended.code(), lost(&checked)), (23, 77), "{}", checked.ended.stderr);
+}
