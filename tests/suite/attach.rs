@@ -131,6 +131,31 @@ fn attach_by_name() {
     assert_victim_well(victim, pid);
 }
 
+/// `--by-name` of what was started by a link (redis-server is one to redis-check-rdb on Debian), and of what the dynamic linker was told to load: the
+/// name that each was started by, in the report too.
+#[test]
+fn attach_by_the_name_that_a_program_was_started_by() {
+    let exe = Program::fixture("victim");
+    let id = std::process::id();
+    let (linked, loaded) = (format!("linked-victim-{id}"), format!("loaded-victim-{id}"));
+    let link = exe.folder().join(&linked);
+    std::os::unix::fs::symlink(exe.exe(), &link).unwrap();
+    let copy = exe.folder().join(&loaded);
+    crate::support::copy_file(exe.exe(), &copy).unwrap();
+    let by_link = Program::new(&link).args(["1"]);
+    let by_linker = Program::new("/lib64/ld-linux-x86-64.so.2").args([copy.as_os_str(), "1".as_ref()]);
+    for (name, started) in [(linked, by_link), (loaded, by_linker)] {
+        let (victim, pid) = start_victim(&started);
+        let tracer = Program::new("/bin/true");
+        let report = tracer.report_path();
+        let options = ["attach", "--by-name", &name, "--duration", "200ms", "-o", report.to_str().unwrap()];
+        let ended = tracer.start_heaptrace(options).wait().success();
+        let report = crate::support::report::Report::read(&report, &ended);
+        assert_eq!((report.number("/pid"), report.text("/program")), (u64::try_from(pid).unwrap(), name.as_str()));
+        assert_victim_well(victim, pid);
+    }
+}
+
 /// `--by-name` with two matches names both and touches neither.
 #[test]
 fn attach_by_ambiguous_name() {
