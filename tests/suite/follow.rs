@@ -287,6 +287,23 @@ fn only_chosen_programs_are_recorded() {
     }
 }
 
+/// What the dynamic linker is told to load, and what is started by a link, is chosen by its own name.
+#[test]
+fn programs_are_chosen_by_the_name_they_were_started_by() {
+    for (command, started) in [
+        ("ln -s $(command -v sort) own-sort; printf 'b\\na\\n' | ./own-sort", "own-sort"),
+        ("printf 'b\\na\\n' | /lib64/ld-linux-x86-64.so.2 $(command -v sort)", "sort"),
+    ] {
+        let program = Program::new("sh").args(["-c", &format!("{command} | cat -n")]);
+        let tree = Tree::run(program, &["--only", started], |_| {});
+        assert_eq!(tree.ended.clone().success().text(), "     1\ta\n     2\tb\n");
+        let recorded: Vec<_> = tree.rows().iter().filter(|row| row["seen"] == "recorded").collect();
+        assert_eq!(recorded.len(), 1, "{command}: {:?}", tree.rows());
+        assert_eq!(recorded[0]["program"], started, "{command}");
+        assert!(tree.all.total("allocations") > 0, "{command}");
+    }
+}
+
 /// make: one report for each run of the compiler proper.
 #[test]
 fn make_gives_a_profile_for_each_compiler() {
