@@ -31,6 +31,8 @@ pub const REGION_SIZE: u64 = CODE_SIZE + STATE_SIZE;
 pub const STATE_ACTIVE: u64 = STATE;
 /// In the state page: the process address of the shared region.
 pub const STATE_SHARED: u64 = STATE + 8;
+/// In the state page: a u64, 1 where the shared region's rest is kept free by memory that nobody may access.
+pub const STATE_FENCED: u64 = STATE + 16;
 
 /// What the stubs of a process do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -67,6 +67,7 @@ use crate::unwinder::{Section, StackTable, UnwindModule, Unwinder};
 use breakpoints::PadMappings;
 use findings::Findings;
 use helper::Late;
+use inroads::FileInroads;
 use modules::{Module, Modules};
 use object::Object;
 use probes::Deferred;
@@ -106,6 +107,8 @@ pub struct AddressSpace {
     /// What was mapped when it was last looked.
     pub maps: MapIndex,
     modules: Modules,
+    /// What leads into the functions of a module that were to be patched last.
+    inroads: FxHashMap<ModuleId, FileInroads>,
     /// What waits to be placed.
     deferred: Vec<Deferred>,
     /// Whether all breakpoints wait until [`AddressSpace::place_held_back`].
@@ -153,6 +156,7 @@ impl AddressSpace {
             unwinder,
             maps: MapIndex::new(Vec::new()),
             modules: Modules::new(objects.next_module()),
+            inroads: FxHashMap::default(),
             deferred: Vec::new(),
             holds_back: false,
             probing: Probing::default(),
@@ -220,6 +224,7 @@ impl AddressSpace {
             self.breakpoints.forget(&range);
             self.unwinder.remove_module(module.id);
             self.python.forget(module.id);
+            self.inroads.remove(&module.id);
             self.deferred.retain(|probe| !range.contains(&probe.addr));
         }
     }

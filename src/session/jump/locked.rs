@@ -3,10 +3,11 @@
 
 use super::fallback::Cause;
 use crate::addr::Addr;
-use crate::jump::layout::{COPY_AREA, SHARED_SIZE, STATE_SHARED};
+use crate::jump::layout::{COPY_AREA, SHARED_SIZE, STATE_FENCED, STATE_SHARED};
 use crate::memory::ReadMemory;
 use crate::session::process::Process;
 use crate::tracer::Result;
+use crate::tracer::code::write::write_word;
 use crate::tracer::jump::region;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
@@ -23,9 +24,10 @@ impl Process {
         let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else { return Ok(()) };
         let (rest, size) = (Addr(shared).add(COPY_AREA), SHARED_SIZE - COPY_AREA);
         if self.tasks.len() == 1 {
-            region::unmap(&mut caller, rest, size).map(|_| ())
-        } else {
-            region::fence(&mut caller, rest, size)
+            region::unmap(&mut caller, rest, size)?;
+        } else if region::fence(&mut caller, rest, size)? {
+            write_word(&mut self.space.memory, code.add(STATE_FENCED), 1)?;
         }
+        Ok(())
     }
 }

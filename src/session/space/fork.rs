@@ -26,6 +26,7 @@ impl AddressSpace {
             unwinder: self.unwinder.fork(),
             maps: self.maps.clone(),
             modules: self.modules.clone(),
+            inroads: self.inroads.clone(),
             deferred: self.deferred.clone(),
             holds_back: self.holds_back,
             probing: self.probing,

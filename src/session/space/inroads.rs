@@ -7,6 +7,7 @@ use super::jumps::Candidate;
 use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::elf::{Elf, Segment};
 use crate::patches::own::Replaced;
+use crate::session::modulerecord::ModuleRecord;
 use crate::symbols::Bytes;
 use crate::unwinder::landing_pads;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,46 @@ const MOST_HANDLERS: usize = 1 << 16;
 
 /// So much writable memory is read at once, in bytes.
 const PIECE: u64 = 1 << 20;
+
+/// What a module's file says of the ways into some of its functions. It is kept, as each attempt to change the engine asks
+/// again, and the whole file is looked through.
+#[derive(Clone, Debug)]
+pub struct FileInroads {
+    /// Of which functions: where each begins and ends, as object addresses.
+    ends: BTreeMap<u64, u64>,
+    /// The beginnings of those that something leads into.
+    found: BTreeSet<u64>,
+    /// Segments that the process may have written to since.
+    writable: Vec<Segment>,
+}
+
+impl FileInroads {
+    /// None: the module's bytes can't be had.
+    fn of(record: &ModuleRecord, ends: BTreeMap<u64, u64>) -> Option<Self> {
+        let replaced = Replaced::of(ends.keys().copied());
+        let mut found = BTreeSet::new();
+        let mut look = |elf: &Elf<'_>| {
+            for segment in elf.segments() {
+                let bytes = elf.segment_bytes(&segment).unwrap_or_default();
+                if segment.execute {
+                    found.extend(replaced.led_into_by_code(bytes, segment.addr.0));
+                    found.extend(replaced.led_into_by_neighbours(bytes, segment.addr.0, &ends));
+                }
+                found.extend(replaced.led_into_by_words(bytes, segment.addr.0));
+                if !elf.is_moved() {
+                    found.extend(replaced.led_into_by_halves(bytes));
+                }
+            }
+            elf.segments().filter(|segment| segment.write).collect::<Vec<_>>()
+        };
+        let writable = match (&record.file, &record.memory) {
+            (Some(file), _) => look(&Elf::parse(&Bytes::of_file(file).ok()?).ok()?),
+            (None, Some(memory)) => look(&Elf::parse_memory(&memory.bytes, memory.start).ok()?),
+            (None, None) => return None,
+        };
+        Some(Self { ends, found, writable })
+    }
+}
 
 impl AddressSpace {
     /// Those of `candidates` that something leads into behind their first byte, where a jump would stand: branches from
@@ -39,34 +80,18 @@ impl AddressSpace {
     }
 
     /// The same of the functions of one module, by their object addresses. None: its bytes can't be had.
-    fn led_into_in(&self, id: ModuleId, bias: LoadBias, all: &[Candidate]) -> Option<BTreeSet<u64>> {
+    fn led_into_in(&mut self, id: ModuleId, bias: LoadBias, all: &[Candidate]) -> Option<BTreeSet<u64>> {
         let ends = all.iter().map(|one| (bias.to_object(one.addr).0, bias.to_object(one.addr.add(one.size)).0));
         let ends: BTreeMap<u64, u64> = ends.collect();
-        let replaced = Replaced::of(ends.keys().copied());
-        let record = self.modules.record(id)?;
-        let mut found = BTreeSet::new();
-        let mut look = |elf: &Elf<'_>| {
-            for segment in elf.segments() {
-                let bytes = elf.segment_bytes(&segment).unwrap_or_default();
-                if segment.execute {
-                    found.extend(replaced.led_into_by_code(bytes, segment.addr.0));
-                    found.extend(replaced.led_into_by_neighbours(bytes, segment.addr.0, &ends));
-                }
-                found.extend(replaced.led_into_by_words(bytes, segment.addr.0));
-                if !elf.is_moved() {
-                    found.extend(replaced.led_into_by_halves(bytes));
-                }
-            }
-            elf.segments().filter(|segment| segment.write).collect::<Vec<_>>()
-        };
-        let writable = match (&record.file, &record.memory) {
-            (Some(file), _) => look(&Elf::parse(&Bytes::of_file(file).ok()?).ok()?),
-            (None, Some(memory)) => look(&Elf::parse_memory(&memory.bytes, memory.start).ok()?),
-            (None, None) => return None,
-        };
+        if self.inroads.get(&id).is_none_or(|known| known.ends != ends) {
+            let known = FileInroads::of(self.modules.record(id)?, ends)?;
+            self.inroads.insert(id, known);
+        }
+        let known = self.inroads.get(&id)?;
+        let mut found = known.found.clone();
         // As relocated: symbols with a distance added to them.
-        for segment in writable {
-            found.extend(self.led_into_by_data(&segment, bias, all));
+        for segment in &known.writable {
+            found.extend(self.led_into_by_data(segment, bias, all));
         }
         Some(found)
     }

@@ -6,8 +6,8 @@ use crate::allocators::AllocatorTable;
 use crate::arch::step::StepOver;
 use crate::arch::{PAGE_SIZE, Regs};
 use crate::breakpoints::{Engine, Probe};
-use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_SHARED, VERSION};
-use crate::maps::{Kind, Mapping};
+use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_FENCED, STATE_SHARED, VERSION};
+use crate::maps::{Kind, MapIndex, Mapping};
 use crate::memory::ReadMemory;
 use crate::patches::Patch;
 use crate::patches::own::{EntryError, PlacedEntry, first_has_room, jumps_anywhere};
@@ -54,6 +54,25 @@ pub struct LeftRegion {
     pub shared_size: u64,
 }
 
+impl LeftRegion {
+    /// What of it is mapped still; None if its address holds something else by now, which is the program's. `is_fenced`: what
+    /// was unmapped of it is kept free by memory that nobody may access.
+    fn as_mapped(self, is_fenced: bool, maps: &MapIndex) -> Option<Self> {
+        let is_ours = |mapping: &&Mapping| mapping.start == self.shared && mapping.is_heaptrace_s();
+        let shared = maps.find(self.shared).filter(is_ours);
+        let mut shared_size = shared.map_or(0, |mapping| mapping.size().min(self.shared_size));
+        let is_fence = |rest: &Mapping| {
+            let ends = rest.end == self.shared.add(SHARED_SIZE) && rest.kind == Kind::Anonymous;
+            ends && !rest.perms.read && !rest.perms.write && !rest.perms.execute
+        };
+        // A program may keep addresses free for itself, as glibc's arenas do: without the mark it is no fence of ours.
+        if is_fenced && shared_size > 0 && maps.find(self.shared.add(shared_size)).is_some_and(is_fence) {
+            shared_size = SHARED_SIZE;
+        }
+        (shared_size > 0 || self.shared_size == 0).then_some(Self { shared_size, ..self })
+    }
+}
+
 /// Whether the process `pid` has told jemalloc, if it has that, to profile (`prof:true`, jemalloc(3)).
 pub fn tells_jemalloc_to_profile(pid: i32) -> bool {
     let environment = procfs::read(pid, "environ").unwrap_or_default();
@@ -80,27 +99,11 @@ impl AddressSpace {
             let is_ours = word(code) == MAGIC && word(code.add(8)) == VERSION;
             let shared = Addr(word(code.add(STATE_SHARED)));
             let shares = is_ours && word(shared) == MAGIC;
-            is_ours.then_some(LeftRegion { code, shared, shared_size: if shares { SHARED_SIZE } else { 0 } })
+            let shared_size = if shares { SHARED_SIZE } else { 0 };
+            is_ours.then_some((LeftRegion { code, shared, shared_size }, word(code.add(STATE_FENCED)) == 1))
         });
         let regions: Vec<_> = regions.collect();
-        let as_mapped = |left: LeftRegion| {
-            let shared = self.maps.find(left.shared);
-            let is_ours = |mapping: &&Mapping| mapping.start == left.shared && mapping.is_heaptrace_s();
-            let mut shared_size = shared.filter(is_ours).map_or(0, |mapping| mapping.size().min(left.shared_size));
-            // Where the program has locked its memory, the rest is fenced off.
-            let rest =
-                Some(shared_size).filter(|size| *size > 0).and_then(|size| self.maps.find(left.shared.add(size)));
-            let is_fence = |rest: &&Mapping| {
-                let ends = rest.end == left.shared.add(SHARED_SIZE) && rest.kind == Kind::Anonymous;
-                ends && !rest.perms.read && !rest.perms.write && !rest.perms.execute
-            };
-            if rest.is_some_and(|rest| is_fence(&rest)) {
-                shared_size = SHARED_SIZE;
-            }
-            // what else may stand behind its address is not ours
-            (shared_size > 0 || left.shared_size == 0).then_some(LeftRegion { shared_size, ..left })
-        };
-        Ok(regions.into_iter().filter_map(as_mapped).collect())
+        Ok(regions.into_iter().filter_map(|(left, is_fenced)| left.as_mapped(is_fenced, &self.maps)).collect())
     }
 
     /// Whether the allocator at `at` walks the stacks of its callers, as sanitizers and heap profilers do: it would meet our return address there. jemalloc
@@ -263,5 +266,25 @@ impl AddressSpace {
             if stays { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         stays
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A region of which only the cells are mapped, with memory behind them that nobody may access.
+    #[test]
+    fn only_a_fence_of_ours_is_a_part_of_what_was_left() {
+        let lines = "\
+7f0000000000-7f0000200000 rw-s 00000000 00:01 7 /memfd:heaptrace (deleted)\n\
+7f0000200000-7f0004000000 ---p 00000000 00:00 0 \n";
+        let maps = MapIndex::new(crate::maps::parse(lines.as_bytes()).unwrap());
+        let left = LeftRegion { code: Addr(0x1000), shared: Addr(0x7f00_0000_0000), shared_size: SHARED_SIZE };
+        let size = |is_fenced| left.as_mapped(is_fenced, &maps).map(|left| left.shared_size);
+        assert_eq!(size(true), Some(SHARED_SIZE));
+        assert_eq!(size(false), Some(0x20_0000), "the program's own: a thread arena's room for a heap");
+        let elsewhere = LeftRegion { shared: Addr(0x7f00_0020_0000), ..left };
+        assert_eq!(elsewhere.as_mapped(true, &maps), None);
     }
 }

@@ -149,16 +149,18 @@ pub fn unmap(caller: &mut Caller<'_>, addr: Addr, size: u64) -> Result<bool> {
     Ok(is_gone)
 }
 
-/// Lets the thread put memory that nobody may access in the place of a part of what a heaptrace has mapped.
+/// Lets the thread put memory that nobody may access in the place of a part of what a heaptrace has mapped. Returns whether
+/// it is there: the kernel may refuse, and what was mapped stays.
 ///
 /// # Errors
-/// Those of [`Caller::call`]. What the kernel refuses stays.
-pub fn fence(caller: &mut Caller<'_>, addr: Addr, size: u64) -> Result<()> {
+/// Those of [`Caller::call`].
+pub fn fence(caller: &mut Caller<'_>, addr: Addr, size: u64) -> Result<bool> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED) as u64;
-    if caller.call(libc::SYS_mmap, [addr.0, size, libc::PROT_NONE as u64, flags, u64::MAX, 0])? < 0 {
+    let is_there = caller.call(libc::SYS_mmap, [addr.0, size, libc::PROT_NONE as u64, flags, u64::MAX, 0])? >= 0;
+    if !is_there {
         tracing::debug!("what heaptrace has mapped at {addr} stays");
     }
-    Ok(())
+    Ok(is_there)
 }
 
 /// Tries in our own process whether such memory can be had here.
