@@ -304,6 +304,7 @@ impl Process {
     pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
         self.settle();
         self.observer.observe(EngineReport::End(task));
+        self.resolving.retain(|resolving| !resolving.is_of(task.tid));
     }
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.

@@ -21,6 +21,13 @@ pub(super) struct Resolving {
     sp: u64,
 }
 
+impl Resolving {
+    /// Whether the thread `tid` runs it.
+    pub(super) const fn is_of(&self, tid: i32) -> bool {
+        self.tid == tid
+    }
+}
+
 impl Process {
     /// A thread is where a resolver begins or returns to.
     pub(super) fn on_resolver(&mut self, hit: &Hit<'_>, regs: &Regs) -> Result<()> {
