@@ -9,22 +9,25 @@ mod epilogue;
 mod handlers;
 pub mod rule;
 pub mod stacks;
+mod step;
 mod switching;
+mod told;
 pub mod window;
 
 pub use handlers::landing_pads;
 
 use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
-use crate::arch::{Regs, reg};
+use crate::arch::Regs;
 use crate::memory::ReadMemory;
 use cfi::ModuleCfi;
 use gimli::UnwindContext;
-use rule::{Cpu, Rows, Rule, Step};
+use rule::{Rows, Rule};
 use rustc_hash::{FxHashMap, FxHashSet};
 use stacks::is_canonical;
 pub use stacks::{StackNode, StackTable};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
+use step::{Cursor, Next};
 use window::{StackBuffer, StackWindow};
 
 /// How far a stack can be trusted.
@@ -136,27 +139,6 @@ const NO_EDGE: Edge =
 struct CodeRange {
     code: Range<Addr>,
     module: ModuleId,
-}
-
-/// Where a walk stands.
-struct Cursor {
-    cpu: Cpu,
-    /// How many more signal frames may be passed.
-    signal_frames: u32,
-}
-
-/// What follows a frame.
-enum Next {
-    /// Its caller, whose registers the [`Cursor`] now holds.
-    Caller {
-        addr: FrameAddr,
-        guessed: bool,
-    },
-    Outermost,
-    /// Taken for the outermost frame, without CFI that says so.
-    GuessedOutermost,
-    /// The walk can't go on.
-    Lost,
 }
 
 /// Unwinds the threads of one process.
@@ -374,39 +356,6 @@ impl Unwinder {
         self.rules.get(&addr.lookup()).map(|(rule, _)| *rule)
     }
 
-    /// Interns a stack that another unwinder has walked, innermost frame first.
-    pub fn intern(&mut self, frames: &[FrameAddr], truncated: bool) -> Unwound {
-        let mut stack = StackId::EMPTY;
-        for &addr in frames {
-            let module = self.module_of(addr.lookup()).unwrap_or(ModuleId::NONE);
-            stack = self.stacks.child(stack, Frame { addr, module }, false);
-        }
-        if truncated {
-            stack = self.stacks.truncated(stack);
-        }
-        Unwound { stack, depth: self.stacks.depth(stack), quality: self.stacks.quality(stack) }
-    }
-
-    /// Interns a stack in which frames of `like`, which this unwinder has walked, are told otherwise: the innermost frame first, each with whether it or one further in was
-    /// guessed. At most `max_depth` are taken; it ends as `like` does.
-    pub fn retell(&mut self, like: Unwound, frames: impl Iterator<Item = (Frame, bool)>, max_depth: u32) -> Unwound {
-        let (mut stack, mut depth, mut is_cut) = (StackId::EMPTY, 0, like.quality == Quality::Truncated);
-        for (frame, guessed) in frames {
-            if depth == max_depth {
-                is_cut = true;
-                break;
-            }
-            stack = self.stacks.child(stack, frame, guessed);
-            depth += 1;
-        }
-        if is_cut {
-            stack = self.stacks.truncated(stack);
-        } else if like.quality == Quality::Guessed {
-            stack = self.stacks.guessed_end(stack);
-        }
-        Unwound { stack, depth, quality: self.stacks.quality(stack) }
-    }
-
     fn unwind<M>(&mut self, regs: &Regs, memory: &mut M, at_entry: bool, max_depth: u32) -> Unwound
     where
         M: ReadMemory + ?Sized,
@@ -441,45 +390,6 @@ impl Unwinder {
         drop(stack);
         self.buffer = buffer;
         Unwound { stack: id, depth, quality: self.stacks.quality(id) }
-    }
-
-    /// The stack `parent` with these callers, the innermost first, as somebody else has walked on by the rules that are known ([`Self::known_rule`]), and to the walk's
-    /// end; at most `max_depth` frames in all are taken. `visit` is shown each new frame: the stack without it, with it, its address, module and rule.
-    ///
-    /// None if `parent` is no stack of the table, which would make a circle of it later, or if there is a caller that no rule is known of, or whose rule needs more
-    /// than the stack.
-    pub fn extend(
-        &mut self,
-        parent: StackId,
-        callers: impl Iterator<Item = Addr>,
-        max_depth: u32,
-        visit: &mut dyn FnMut(StackId, StackId, Frame, Rule),
-    ) -> Option<Unwound> {
-        if parent != StackId::EMPTY {
-            self.stacks.get(parent)?;
-        }
-        let mut stack = parent;
-        let mut depth = self.stacks.depth(parent);
-        for caller in callers {
-            if depth >= max_depth {
-                stack = self.stacks.truncated(stack);
-                break;
-            }
-            let addr = FrameAddr::Return(caller);
-            let (rule, module) = self.rules.get(&addr.lookup()).copied()?;
-            if !matches!(rule, Rule::Compact { .. } | Rule::Outermost) || !is_canonical(caller) {
-                return None;
-            }
-            let frame = Frame { addr, module };
-            let child = self.stacks.child(stack, frame, false);
-            visit(stack, child, frame, rule);
-            stack = child;
-            depth += 1;
-            if rule == Rule::Outermost {
-                break;
-            }
-        }
-        Some(Unwound { stack, depth, quality: self.stacks.quality(stack) })
     }
 
     /// The node of the frame `addr` below `parent`, and the frame's rule.
@@ -519,100 +429,10 @@ impl Unwinder {
         (child, rule)
     }
 
-    /// The rule and module of a frame, from the cache or the module's CFI.
-    fn rule<M>(&mut self, addr: FrameAddr, stack: &mut StackWindow<'_, M>) -> (Rule, ModuleId)
-    where
-        M: ReadMemory + ?Sized,
-    {
-        let lookup = addr.lookup();
-        if let Some(&known) = self.rules.get(&lookup) {
-            return known;
-        }
-        if let Some(planted) = self.planted(addr, stack) {
-            return planted;
-        }
-        // code may be mapped anywhere later on, so what has no module is not remembered
-        let Some(id) = self.module_of(lookup) else {
-            let rule = if ends::may_be_called(addr, stack) { Rule::NoModule } else { Rule::Stray };
-            return (rule, ModuleId::NONE);
-        };
-        let Some(module) = self.modules.get_mut(&id) else { return (Rule::NoModule, ModuleId::NONE) };
-        let object = module.module().bias.to_object(lookup);
-        let derived = module.derive(object, &mut self.context, &mut self.rows);
-        let rule = derived.map(|rule| rule.trusted(addr, module, stack)).unwrap_or_else(|| {
-            if module.module().debug_frame.is_none() && self.told_uncovered.insert(id) {
-                self.uncovered.push(id);
-            }
-            if ends::is_sigreturn_at(addr.raw(), stack) {
-                Rule::SignalFrame
-            } else if module.is_start_code(object) {
-                Rule::Outermost
-            } else if module.has_cfi() && ends::is_no_return(addr, stack) {
-                Rule::Planted { described: false }
-            } else {
-                let is_called = module.has_cfi() && matches!(addr, FrameAddr::Return(_));
-                let told = is_called.then(|| epilogue::rule(addr.raw(), stack)).flatten();
-                told.unwrap_or(Rule::NoCfi { object_file: module.has_cfi() })
-            }
-        });
-        self.rules.insert(lookup, (rule, id));
-        (rule, id)
-    }
-
-    /// Goes from a frame to its caller.
-    #[inline]
-    fn next<M>(&mut self, rule: Rule, cursor: &mut Cursor, stack: &mut StackWindow<'_, M>) -> Next
-    where
-        M: ReadMemory + ?Sized,
-    {
-        let cpu = &mut cursor.cpu;
-        let sp = cpu.sp();
-        match rule.execute(&self.rows, cpu, stack) {
-            Step::Caller => {}
-            Step::Outermost => return Next::Outermost,
-            Step::GuessedOutermost => return Next::GuessedOutermost,
-            Step::NoCfi => return self.by_frame_pointer(rule, cpu, stack),
-            Step::Failed => return Next::Lost,
-        }
-        if cpu.pc == 0 {
-            return Next::Outermost;
-        }
-        if rule.is_signal_frame() {
-            // interrupted, not calling; and the handler may have run on a stack of its own
-            let Some(left) = cursor.signal_frames.checked_sub(1) else { return Next::Lost };
-            cursor.signal_frames = left;
-            return Next::Caller { addr: FrameAddr::Instruction(Addr(cpu.pc)), guessed: false };
-        }
-        if cpu.sp() <= sp {
-            return Next::Lost;
-        }
-        Next::Caller { addr: FrameAddr::Return(Addr(cpu.pc)), guessed: false }
-    }
-
     /// Drops what was cached for these addresses.
     fn forget(&mut self, code: &[Range<Addr>]) {
         self.rules.retain(|addr, _| !code.iter().any(|range| range.contains(addr)));
         self.edges.fill(NO_EDGE);
-    }
-}
-
-impl Cursor {
-    fn new(regs: &Regs) -> Self {
-        Self { cpu: Cpu::from(regs), signal_frames: MAX_SIGNAL_FRAMES }
-    }
-
-    /// The frame that a walk begins with; None if not even the return address can be read.
-    fn first_frame<M>(&mut self, at_entry: bool, stack: &mut StackWindow<'_, M>) -> Option<FrameAddr>
-    where
-        M: ReadMemory + ?Sized,
-    {
-        let cpu = &mut self.cpu;
-        if !at_entry {
-            return Some(FrameAddr::Instruction(Addr(cpu.pc)));
-        }
-        cpu.pc = stack.word(cpu.sp())?;
-        cpu.gpr[reg::RSP] = cpu.sp().wrapping_add(8);
-        (cpu.pc != 0).then_some(FrameAddr::Return(Addr(cpu.pc)))
     }
 }
 

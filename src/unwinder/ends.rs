@@ -2,10 +2,12 @@
 //! addresses that no call has left behind.
 
 use super::cfi::ModuleCfi;
+use super::rule::Cpu;
 use super::rule::{self, Base, Rule};
+use super::step::Next;
 use super::switching::has_switched;
 use super::window::StackWindow;
-use super::{Cpu, FrameAddr, Next, Unwinder};
+use super::{FrameAddr, Unwinder};
 use crate::addr::{Addr, ModuleId};
 use crate::arch::{INT3, reg};
 use crate::memory::ReadMemory;
