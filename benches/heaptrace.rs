@@ -10,6 +10,7 @@ mod parts {
     pub mod floor;
     pub mod programs;
     pub mod server;
+    pub mod slopes;
     pub mod whole;
     #[allow(dead_code, reason = "others use the rest")]
     pub mod workloads;
@@ -18,7 +19,7 @@ mod parts {
 use parts::basics::{installed, median};
 use parts::floor::round_trip;
 use parts::programs::{fixture, heaptrace, pairs, resident, wall};
-use parts::{crowd, engines, server, whole};
+use parts::{crowd, engines, server, slopes, whole};
 use std::path::Path;
 
 /// Frames on the stack of most measurements.
@@ -37,9 +38,10 @@ fn row(name: &str, figure: String, ratio: String, limit: &str) {
 fn main() {
     // cargo passes --bench, and perhaps names of sections: else there are all
     let program = fixture("pairs");
-    let sections: [(&str, &dyn Fn()); 5] = [
+    let sections: [(&str, &dyn Fn()); 6] = [
         ("basics", &|| basics(&program)),
         ("engines", &|| engines::table(&program)),
+        ("mixed", &slopes::table),
         ("whole", &whole::table),
         ("threads", &|| crowd::table(&fixture("crowd"))),
         ("server", &server::table),
