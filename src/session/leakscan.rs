@@ -343,7 +343,7 @@ impl Process {
         let signal_stacks = self.leaks.signal_stacks.take();
         Ok(HeapSources {
             pid: self.pid,
-            kernel: self.held_by_kernel(&mappings, signal_stacks),
+            kernel: Self::held_by_kernel(live, &mappings, signal_stacks),
             mappings,
             modules: self.space.module_data(),
             threads,
