@@ -148,6 +148,7 @@ impl Profiler {
             pin: false,
             exit_kill: true,
             existing: false,
+            copy: None,
             start_paused: false,
             guardian: None,
             requests: Arc::default(),

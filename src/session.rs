@@ -112,6 +112,7 @@ use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use common::Common;
 use endings::Ending;
 use process::Process;
+use requests::Request;
 use slots::{Slot, Slots};
 use std::time::Instant;
 use stop::{Action, Serving, Stop};
@@ -137,6 +138,8 @@ pub struct Session {
     detaching: usize,
     /// Drives the draining of what the jump engine records.
     ticker: Ticker,
+    /// Who wants a heap whose blocks from before the attach are not told yet.
+    postponed: Vec<Request>,
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,
 }
@@ -148,7 +151,8 @@ impl Session {
     /// Only if waiting itself fails; the target's code has been restored then, as far as possible.
     fn run(&mut self) -> Result<(), SessionError> {
         while self.goes_on() {
-            if self.common.control.detach_requested() {
+            // threads that have not been served yet would stand until the walk has ended
+            if self.common.control.detach_requested() && !self.awaits_existing() {
                 break;
             }
             if limits::is_memory_short() {
@@ -182,6 +186,11 @@ impl Session {
         Ok(())
     }
 
+    /// Whether the heap of a process lacks blocks from before the attach.
+    fn awaits_existing(&self) -> bool {
+        self.processes.iter().any(Process::awaits_existing)
+    }
+
     fn goes_on(&self) -> bool {
         // A child that was forked just before the end still has a copy of our breakpoints: it must be seen.
         if !self.stops.expected.is_empty() || !self.stops.held.is_empty() {
@@ -199,7 +208,9 @@ impl Session {
         // Only the first process is ever pinned.
         let pinned = self.processes.get(self.first).is_some_and(Process::is_pinned);
         self.common.progress.serves(false);
-        let next = self.stops.next(pinned, self.ticker.look_until())?;
+        let has_more = self.processes.iter().any(Process::has_existing_to_tell);
+        let look_until = if has_more { Some(Instant::now()) } else { self.ticker.look_until() };
+        let next = self.stops.next(pinned, look_until)?;
         self.common.progress.serves(true);
         match next {
             Next::Stop(stop) => {

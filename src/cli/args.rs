@@ -114,8 +114,9 @@ pub(super) struct AttachArguments {
 
     /// Look for the blocks that are there already, in the allocator's own structures (glibc, musl, mimalloc, jemalloc)
     ///
-    /// They are told as `[before attach]`, by size: live totals are whole, and their frees are seen as such. The process stands still while they are looked for,
-    /// about a second for a GiB of small blocks.
+    /// They are told as `[before attach]`, by size: live totals are whole, and their frees are seen as such. The process
+    /// stands still to be copied, for some hundredths of a second, and runs on while the copy is read. Where it can't be
+    /// copied it stands while it is read itself, about a second for a GiB of small blocks, and the summary says so.
     #[arg(long, help_heading = "Tracing")]
     pub(super) existing: bool,
 

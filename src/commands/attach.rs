@@ -67,6 +67,7 @@ fn trace(
     let mut settings = settings(profile, false)?;
     settings.profile_each = destinations.take_processes();
     settings.existing = options.existing;
+    settings.copy = if options.existing { crate::inspect::means(pid) } else { None };
     settings.leak_scan = options.leaks_at_end.then(ScanOptions::default);
     // Before the trace has a thread, which a signal that it does not block would reach.
     control::block_terminal_stops()?;

@@ -49,6 +49,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         pin: options.pin,
         exit_kill,
         existing: false,
+        copy: None,
         start_paused: options.start_paused || options.delay.is_some(),
         guardian: None,
         requests: Arc::default(),

@@ -79,6 +79,7 @@ fn attach_to(pid: i32, options: &TopOptions) -> anyhow::Result<u8> {
     process_of(pid, "top")?;
     let mut settings = settings(profile, false)?;
     settings.existing = options.existing;
+    settings.copy = if options.existing { crate::inspect::means(pid) } else { None };
     require_every_block(options.existing, profile)?;
     take_signals(profile)?;
     control::block_terminal_stops()?;

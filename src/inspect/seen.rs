@@ -48,7 +48,7 @@ impl Seen {
         let mappings = procfs::mappings(tid)?;
         let states = threads.iter().map(|thread| state(pid, thread)).collect();
         let names = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
-        let kernel = held_by_kernel(pid, &mappings);
+        let kernel = held_by_kernel(tid, &mappings);
         Ok(Self { pid, tid, mappings, states, names, pages: Pages::default(), resident: None, kernel, core: None })
     }
 
@@ -156,10 +156,10 @@ impl Seen {
     }
 }
 
-/// What the kernel holds for a process whose threads are not to be disturbed by calls: they are not asked for their
-/// signal stacks.
-fn held_by_kernel(pid: i32, mappings: &[Mapping]) -> KernelHeld {
-    let Held { timers, epoll, has_aio, has_io_uring } = kernelheld::of(pid, mappings);
+/// What the kernel holds for the process of thread `live`. Its threads are not to be disturbed by calls, so they are
+/// not asked for their signal stacks.
+fn held_by_kernel(live: i32, mappings: &[Mapping]) -> KernelHeld {
+    let Held { timers, epoll, has_aio, has_io_uring } = kernelheld::of(live, mappings);
     let mut held = KernelHeld::new(timers, epoll, has_aio, has_io_uring);
     held.add_signal_stacks(None);
     held

@@ -83,6 +83,7 @@ impl Session {
             archive: Archive::default(),
             detaching: 0,
             ticker: Ticker::default(),
+            postponed: Vec::new(),
             unstarted: None,
         }
     }
@@ -188,7 +189,7 @@ impl Session {
         self.call_for_trap_action_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
         if process.settings.existing {
-            process.tell_existing(&mut self.stops)?;
+            process.look_for_existing(&mut self.stops)?;
         }
         process.begin_to_watch_trap_action();
         process.apply_probing();

@@ -181,6 +181,7 @@ impl Process {
     fn fork(&mut self, parent: i32, child: &Stopped, common: &Common) -> Result<Self> {
         let tid = child.tid();
         self.settle();
+        self.await_existing();
         self.unpin();
         self.restore_affinity(tid);
         self.note_thread_names();

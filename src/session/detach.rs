@@ -54,6 +54,7 @@ impl Session {
     pub(super) fn detach(&mut self) -> Result<(), SessionError> {
         let Self { processes, stops, .. } = self;
         for process in processes.iter_mut() {
+            process.await_existing();
             process.end_copies_before_detach(stops);
             process.unpin();
             process.note_peak_resident(process.pid);

@@ -33,6 +33,7 @@ impl Session {
             process.note_child_detached(tid);
             return Ok(Action::Detach);
         }
+        process.await_existing();
         process.end_copies();
         let gone = process.forget_threads();
         gone.into_iter().for_each(|old| stops.forget(old));

@@ -1,17 +1,24 @@
 //! `attach --existing`: the blocks that were there before the attach, found in the allocator's own structures.
 //!
-//! They are told before any call is seen, while all threads stand still and no probe is placed yet: so each is there, and whatever happens to it later is seen. Only a
-//! thread that is inside of the allocator at that moment may have handed out or taken back a block that does not look so yet. Such a thread goes on until it stands elsewhere.
+//! All threads stand still outside of the allocator while the process is copied and the probes are placed: so each block
+//! that is there at that moment is in the copy, and whatever happens to it later is seen. Only a thread that is inside of
+//! the allocator then may have handed out or taken back a block that does not look so yet. Such a thread goes on until it
+//! stands elsewhere. A thread of ours walks the copy while the process runs on. Until that is done the events are held
+//! back (`observer/held.rs`); who needs the heap waits ([`Process::await_existing`]). Where there can be no copy, the
+//! process stands still while its own heap is walked.
 
+use super::heapcopy::{CopyLease, Forming};
 use super::process::Process;
 use super::stops::Stops;
 use crate::addr::Addr;
-use crate::event::EventKind;
-use crate::heapwalk::{self, Sources, State};
+use crate::heapwalk::{self, Sources, State, Walk};
+use crate::maps::Mapping;
+use crate::memory::ReadMemory;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 /// So long threads are let go on that stand inside of the allocator.
@@ -26,6 +33,12 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// And so long at most, where one has not moved: it may have had no CPU meanwhile.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
+/// So many events are held back at most, in some 100 MB. Then the program waits for the walk to end.
+const MOST_HELD: usize = 1 << 20;
+
+/// For so long blocks and events that were held back are told between two stops, for which the program waits.
+const AT_A_TIME: Duration = Duration::from_micros(250);
+
 /// The system calls that an allocator makes: mmap, mprotect, munmap, brk, sched_yield, mremap, madvise, futex. In any other one a thread is not inside of it.
 const OF_ALLOCATORS: [u64; 8] = [9, 10, 11, 12, 24, 25, 28, FUTEX];
 const FUTEX: u64 = 202;
@@ -34,34 +47,145 @@ const FUTEX: u64 = 202;
 const WAIT_BITSET: u64 = 9;
 const FUTEX_FLAGS: u64 = 128 | 256;
 
+/// What was found.
+#[derive(Debug)]
+struct Found {
+    /// With what the program may use of each.
+    blocks: Vec<(Addr, u64)>,
+    /// How many places of the heap are not as the allocator leaves them.
+    findings: usize,
+    moves_aligned: bool,
+}
+
+impl From<Walk> for Found {
+    fn from(walk: Walk) -> Self {
+        let live = walk.chunks.iter().filter(|chunk| chunk.state == State::Live);
+        Self {
+            blocks: live.map(|chunk| (chunk.block(), chunk.usable())).collect(),
+            findings: walk.findings.len(),
+            moves_aligned: walk.allocator.moves_aligned(),
+        }
+    }
+}
+
+/// Why nothing was found, in words.
+type NotFound = String;
+
+/// A walk over a copy that goes on, or whose blocks are being told.
+#[derive(Debug)]
+pub(super) struct Existing {
+    /// None: it has ended.
+    walk: Option<Receiver<std::result::Result<Found, NotFound>>>,
+    /// How many threads have not left the allocator.
+    inside: usize,
+}
+
 impl Process {
-    /// Tells of all blocks that are there. To be called before a probe is placed.
-    pub(super) fn tell_existing(&mut self, stops: &mut Stops) -> Result<()> {
+    /// Has the process copied, to look for all blocks that are there; or looks for them while it stands still. To be
+    /// called before a probe is placed. Afterwards all threads stand still until their stops are served.
+    pub(super) fn look_for_existing(&mut self, stops: &mut Stops) -> Result<()> {
         let began = Instant::now();
         let inside = self.leave_allocator(stops)?;
         let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
         let Some(live) = self.tasks.tids().into_iter().find(lives) else { return Ok(()) };
         self.space.refresh_maps(live)?;
         self.space.memory.new_stop(live);
-        let mappings = self.space.mappings().to_vec();
-        let data = heapwalk::data_of(&mappings);
-        let walk = heapwalk::walk(&Sources { mappings: &mappings, data: &data }, &mut self.space.original_memory());
-        let Some(walk) = walk else {
-            self.warnings.push(
-                "--existing: the allocator of the process can't be walked (those of glibc, musl, mimalloc and jemalloc can): blocks from before the attach are unknown".to_owned(),
-            );
-            return Ok(());
+        let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
+        let mappings: Vec<Mapping> = self.space.mappings().iter().filter(is_the_program_s).cloned().collect();
+        let is_paused = self.observer.is_paused();
+        let copy = match self.settings.copy {
+            // what is to be seen in a pause depends on the blocks that are known
+            Some(means) if !is_paused => self.copy(None, means, &mappings, false, stops)?,
+            _ => None,
         };
-        for chunk in walk.chunks.iter().filter(|chunk| chunk.state == State::Live) {
-            self.tell(EventKind::Existing { block: chunk.block(), size: chunk.usable() });
+        self.space.memory.stands_still(None);
+        self.observer.hold_back();
+        self.existing = Some(Existing { walk: None, inside });
+        let walk = match copy {
+            Some(Forming::Copy(lease)) => walk_on_own_thread(lease, mappings.clone()),
+            Some(Forming::Later) | None => None,
+        };
+        match walk {
+            Some(walk) => self.existing = Some(Existing { walk: Some(walk), inside }),
+            None => {
+                let found = walk_heap(&mappings, &mut self.space.original_memory());
+                self.note_existing(found, inside);
+                self.tell_existing(Duration::MAX);
+                let why = if is_paused { "collecting was to begin later" } else { "it could not be copied" };
+                self.warnings.push(format!(
+                    "--existing: the process stood still for {} ms while its heap was read, as {why}",
+                    began.elapsed().as_millis()
+                ));
+            }
         }
-        if !walk.findings.is_empty() {
+        self.note_stop(began);
+        Ok(())
+    }
+
+    /// The heap is about to be looked at, or changes as a whole: waits until the blocks from before the attach are told,
+    /// and all that has happened since.
+    pub(super) fn await_existing(&mut self) {
+        let Some(Existing { walk, inside }) = &mut self.existing else { return };
+        let inside = *inside;
+        if let Some(walk) = walk.take() {
+            let found = walk.recv().unwrap_or_else(|_| Err(broken_down()));
+            self.note_existing(found, inside);
+        }
+        self.tell_existing(Duration::MAX);
+    }
+
+    /// Between two stops: takes the blocks that were found, and tells some of what is held back.
+    pub(super) fn go_on_with_existing(&mut self) {
+        let Some(Existing { walk, inside }) = &mut self.existing else { return };
+        let inside = *inside;
+        if self.observer.held().is_some_and(|held| held >= MOST_HELD) {
+            return self.await_existing();
+        }
+        if let Some(going) = walk {
+            let found = match going.try_recv() {
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => Err(broken_down()),
+                Ok(found) => found,
+            };
+            *walk = None;
+            self.note_existing(found, inside);
+        }
+        self.tell_existing(AT_A_TIME);
+    }
+
+    /// Whether the heap as it is told lacks blocks from before the attach.
+    pub(super) const fn awaits_existing(&self) -> bool {
+        self.existing.is_some()
+    }
+
+    /// Whether there is something to be told between two stops.
+    pub(super) fn has_existing_to_tell(&self) -> bool {
+        self.existing.as_ref().is_some_and(|existing| existing.walk.is_none())
+    }
+
+    fn tell_existing(&mut self, most: Duration) {
+        self.observer.tell_held(most);
+        if self.observer.held().is_none() {
+            self.existing = None;
+        }
+    }
+
+    /// These blocks were there; `inside`: how many threads had not left the allocator.
+    fn note_existing(&mut self, found: std::result::Result<Found, NotFound>, inside: usize) {
+        let Found { blocks, findings, moves_aligned } = match found {
+            Ok(found) => found,
+            Err(why) => {
+                self.warnings.push(format!("--existing: {why}: blocks from before the attach are unknown"));
+                return self.observer.take_existing(Vec::new());
+            }
+        };
+        self.observer.take_existing(blocks);
+        if findings > 0 {
             self.warnings.push(format!(
-                "--existing: the heap was not as its allocator leaves it at {} places (`heaptrace heap` tells them): blocks from before the attach may be missing",
-                walk.findings.len()
+                "--existing: the heap was not as its allocator leaves it at {findings} places (`heaptrace heap` tells them): blocks from before the attach may be missing"
             ));
         }
-        if walk.allocator.moves_aligned() {
+        if moves_aligned {
             self.warnings.push(
                 "--existing: mimalloc does not tell where in its place an aligned block begins: frees of such count as frees of unknown blocks".to_owned(),
             );
@@ -72,11 +196,7 @@ impl Process {
             ));
         }
         // an aligned block of mimalloc is known by where its place begins
-        self.leaks.existing_is_known = walk.findings.is_empty() && inside == 0 && !walk.allocator.moves_aligned();
-        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.cost.stopped_ns += stopped_ns;
-        self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
-        Ok(())
+        self.leaks.existing_is_known = findings == 0 && inside == 0 && !moves_aligned;
     }
 
     /// Stops all threads outside of the allocator. Returns how many have not left it. One whose stop the session's loop must hear of can't.
@@ -108,6 +228,36 @@ impl Process {
             std::thread::sleep(pause);
         }
     }
+}
+
+fn walk_heap(mappings: &[Mapping], memory: &mut dyn ReadMemory) -> std::result::Result<Found, NotFound> {
+    let data = heapwalk::data_of(mappings);
+    let walk = heapwalk::walk(&Sources { mappings, data: &data }, memory);
+    walk.map(Found::from).ok_or_else(|| {
+        "the allocator of the process can't be walked (those of glibc, musl, mimalloc and jemalloc can)".to_owned()
+    })
+}
+
+/// Walks a copy. None if there can be no thread for that.
+fn walk_on_own_thread(
+    mut lease: Box<CopyLease>,
+    mappings: Vec<Mapping>,
+) -> Option<Receiver<std::result::Result<Found, NotFound>>> {
+    let (send, receive) = channel();
+    let walk = move || {
+        let found = walk_heap(&mappings, &mut lease.memory);
+        let found = if lease.is_whole() { found } else { Err("the copy of the process was ended early".to_owned()) };
+        // before the copy is ended, for which the tracer thread may have no time yet
+        let _ = send.send(found);
+        let _ = lease.end();
+    };
+    let begun = std::thread::Builder::new().name("existing blocks".to_owned()).spawn(walk);
+    begun.map_err(|error| tracing::debug!("no copy is walked: {error}")).ok()?;
+    Some(receive)
+}
+
+fn broken_down() -> NotFound {
+    "the thread that walked the heap broke down".to_owned()
 }
 
 /// Whether a thread is in a system call that no allocator makes.

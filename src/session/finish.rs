@@ -26,6 +26,7 @@ impl Process {
     /// `with_blocks`: the single blocks are wanted, too.
     pub(super) fn interim(&mut self, with_blocks: bool) -> Interim {
         self.settle();
+        self.await_existing();
         let heap = self.observer.view(with_blocks);
         self.interim_of(heap)
     }
@@ -89,6 +90,7 @@ impl Process {
             self.note_peak_resident(self.pid);
         }
         self.end_jump();
+        self.await_existing();
         if broken_off.is_some() {
             // what the jump engine had left in its rings is of now
             self.cost.wall_ns = self.lived_ns();

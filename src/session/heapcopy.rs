@@ -116,12 +116,18 @@ impl ReadMemory for CopiedMemory {
 }
 
 impl CopyLease {
+    /// Whether it is still there, so that what was read of it is whole. The tracer thread may not know yet that it has
+    /// been killed.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.has_ended.load(Ordering::Acquire) && !self.memory.memory.is_gone()
+    }
+
     /// It has been read. Not for the tracer thread, which ends it meanwhile.
     ///
     /// # Errors
     /// It was ended before, in words: what was read is not whole.
     pub(super) fn end(self) -> std::result::Result<(), String> {
-        let whole = !self.has_ended.load(Ordering::Acquire);
+        let whole = self.is_whole();
         let _ = self.requests.ask(&self.control, self.of, Wish::EndCopy(self.copy));
         if whole { Ok(()) } else { Err(ENDED_EARLY.to_owned()) }
     }
@@ -178,6 +184,8 @@ impl Process {
     }
 
     /// Has one of the threads that stand still make a copy. None: there can be none. `mappings`: the program's.
+    /// `with_pointers`: all that may hold pointers is wanted, not only the allocator's memory. What is shared changes
+    /// under a copy.
     ///
     /// # Errors
     /// What was reported of `present` instead.
@@ -186,11 +194,11 @@ impl Process {
         present: Option<&Stopped>,
         means: Means,
         mappings: &[Mapping],
+        with_pointers: bool,
         stops: &mut Stops,
     ) -> Result<Option<Forming>> {
-        // what is shared changes under a copy, and may hold pointers
         let is_shared = |mapping: &Mapping| mapping.perms.shared && mapping.perms.write;
-        if mappings.iter().any(is_shared) || !copy::may_be_made(self.pid, self.tasks.tids()) {
+        if with_pointers && mappings.iter().any(is_shared) || !copy::may_be_made(self.pid, self.tasks.tids()) {
             return Ok(None);
         }
         let waiting = stops.waiting.iter().filter(|(tid, ..)| self.is_own_thread(*tid));

@@ -15,9 +15,13 @@ use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError};
 
 impl Process {
-    /// What the kernel tells, which has these mappings; `signal_stacks`: those of its threads, if all could be asked.
-    pub(super) fn held_by_kernel(&self, mappings: &[Mapping], signal_stacks: Option<Vec<(i32, u64)>>) -> KernelHeld {
-        let Held { timers, epoll, has_aio, has_io_uring } = kernelheld::of(self.pid, mappings);
+    /// What the kernel tells of the process, which has these mappings. `live`: a thread that lives; `signal_stacks`: those of its threads, if all could be asked.
+    pub(super) fn held_by_kernel(
+        live: i32,
+        mappings: &[Mapping],
+        signal_stacks: Option<Vec<(i32, u64)>>,
+    ) -> KernelHeld {
+        let Held { timers, epoll, has_aio, has_io_uring } = kernelheld::of(live, mappings);
         let mut held = KernelHeld::new(timers, epoll, has_aio, has_io_uring);
         held.add_signal_stacks(signal_stacks);
         held

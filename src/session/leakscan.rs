@@ -169,7 +169,7 @@ impl Process {
             return Err("no thread of the program could be stopped".to_owned());
         };
         let sources = self.heap_sources(live, threads)?;
-        let copy = means.map_or(Ok(None), |means| self.copy(present, means, &sources.mappings, stops));
+        let copy = means.map_or(Ok(None), |means| self.copy(present, means, &sources.mappings, true, stops));
         let reading = match copy {
             Ok(Some(Forming::Later)) => return Ok(Captured::Later { stopped_ns: self.note_stop(began) }),
             Ok(Some(Forming::Copy(lease))) => Reading::Copied(Box::new(sources), lease),
@@ -183,7 +183,7 @@ impl Process {
     }
 
     /// The process has stood still since `began`. For how long, in ns.
-    fn note_stop(&mut self, began: Instant) -> u64 {
+    pub(super) fn note_stop(&mut self, began: Instant) -> u64 {
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.cost.stopped_ns += stopped_ns;
         self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
@@ -195,6 +195,8 @@ impl Process {
         if self.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.identity.attached {
             return;
         }
+        // before it stands still
+        self.await_existing();
         match self.capture(None, None, stops).and_then(classified) {
             Ok(Some(LeakScan::Done(mut record))) => {
                 record.snapshot = self.observer.model().snapshot();
@@ -323,6 +325,7 @@ impl Process {
     /// What has to be known of a program that stands still to read its heap, or a copy of it. `live`: one of its threads that stand still.
     fn heap_sources(&mut self, live: i32, threads: Vec<ThreadState>) -> std::result::Result<HeapSources, String> {
         self.settle();
+        self.await_existing();
         let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
         self.space.refresh_maps(live).map_err(failed)?;
         if self.space.mappings().is_empty() {
@@ -340,7 +343,7 @@ impl Process {
         let signal_stacks = self.leaks.signal_stacks.take();
         Ok(HeapSources {
             pid: self.pid,
-            kernel: self.held_by_kernel(&mappings, signal_stacks),
+            kernel: Self::held_by_kernel(live, &mappings, signal_stacks),
             mappings,
             modules: self.space.module_data(),
             threads,

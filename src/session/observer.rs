@@ -3,6 +3,7 @@
 //! The observer pairs entries with returns (`calls`), stamps what happened, and tells it to all readers of the process's stream, of
 //! which the heap model is the first. It knows neither ptrace nor breakpoints.
 
+mod held;
 mod parts;
 mod pauses;
 mod stream;
@@ -99,6 +100,7 @@ impl Observer {
             stream: Stream {
                 model: HeapModel::default(),
                 readers: shared.trace.iter().map(|trace| trace.reader(process)).collect(),
+                held: None,
                 next_seq: 0,
                 image: ImageId::default(),
                 told_nodes: 0,
@@ -139,6 +141,7 @@ impl Observer {
             stream: Stream {
                 model: self.model().clone(),
                 readers: self.stream.readers.iter().filter_map(|reader| reader.fork(process)).collect(),
+                held: None,
                 next_seq: 0,
                 image: self.stream.image,
                 told_nodes: self.stream.told_nodes,
@@ -278,7 +281,7 @@ impl Observer {
         let frees = function.is_some_and(|f| matches!(f.kind, Kind::Free { .. }))
             || mapping.is_some_and(MapCall::is_told_at_entry);
         let classified = calls.classify(&entry, &shared.table, context, &mut |kind| stream.tell(time_ns, kind));
-        let concerns = |call: MapCall| call.concerns(|start, bytes| stream.model.has_mapped(start, bytes));
+        let concerns = |call: MapCall| call.concerns(|start, bytes| stream.has_mapped(start, bytes));
         if classified == Classified::Nothing || mapping.and_then(concerns) == Some(false) {
             return EngineReply::Nothing;
         }

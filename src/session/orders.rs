@@ -15,6 +15,12 @@ impl Session {
         if self.common.control.take_guard() {
             self.guard_anew();
         }
+        for process in self.processes.iter_mut() {
+            process.go_on_with_existing();
+        }
+        for request in std::mem::take(&mut self.postponed) {
+            self.answer(request);
+        }
         while let Some(request) = self.common.settings.requests.take() {
             self.answer(request);
         }
@@ -22,7 +28,9 @@ impl Session {
             process.try_again_for_copies();
             process.try_again_for_a_thread()?;
         }
-        if let Some(pause) = self.common.control.take_pause() {
+        if !self.awaits_existing()
+            && let Some(pause) = self.common.control.take_pause()
+        {
             for process in self.processes.iter_mut() {
                 process.set_paused(pause);
             }
@@ -70,11 +78,17 @@ impl Session {
             let _ = request.reply.send(Ok(Answer::Detaching));
             return;
         }
+        // What is wanted of a heap waits for the blocks from before the attach, so that no thread has to.
+        if !matches!(request.wish, Wish::EndCopy(_) | Wish::Detach) && self.awaits_existing() {
+            self.postponed.push(request);
+            return;
+        }
         if let Wish::Mark(name) = request.wish
             && (request.pid == ANY || self.processes.find(request.pid).is_some())
         {
             for process in self.processes.iter_mut() {
                 process.settle();
+                process.await_existing();
                 process.observer.mark(name, process.settings.generation.until);
             }
             let _ = request.reply.send(Ok(Answer::Marked));

@@ -12,6 +12,7 @@ impl Process {
     /// Pauses, or goes on. False if that was so already.
     pub(super) fn set_paused(&mut self, pause: bool) -> bool {
         self.settle();
+        self.await_existing();
         if !self.observer.set_paused(pause) {
             return false;
         }

@@ -3,6 +3,7 @@
 use super::awaited::Awaited;
 use super::common::Common;
 use super::engine::EngineReport;
+use super::existing::Existing;
 use super::heapcopy::Copies;
 use super::identity::{Identity, Owner};
 use super::jump::{Drained, Fallbacks, JumpState};
@@ -52,6 +53,8 @@ pub struct Process {
     pub(super) tests: TestWatch,
     /// Copies of it that are read, or wanted.
     pub(super) copies: Copies,
+    /// Blocks from before the attach that are still looked for, or told.
+    pub(super) existing: Option<Existing>,
     pub(super) children: Children,
     pub(super) observer: Observer,
     pub(super) cost: Cost,
@@ -120,6 +123,7 @@ impl Process {
             leaks: LeakWatch::default(),
             tests: TestWatch::default(),
             copies: Copies::default(),
+            existing: None,
             children: Children::default(),
             observer,
             cost: Cost::default(),
@@ -237,6 +241,9 @@ impl Process {
             Event::Exec => Ok(Action::Resume(0)),
             Event::Exit => {
                 self.settle();
+                if self.tasks.iter().all(|task| task.id.tid == tid || task.role != Role::Thread || task.ending) {
+                    self.await_existing();
+                }
                 let noted = self.on_thread_ending(tid, stopped, stops);
                 self.on_exit(tid);
                 if self.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {

@@ -10,6 +10,7 @@ use crate::leaks::ScanOptions;
 use crate::symbols::Search;
 use crate::trace::recorder::Recorder;
 use crate::tracer::control::SignalMask;
+use crate::tracer::copy::Means;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::launch::Program;
 use std::sync::Arc;
@@ -56,6 +57,8 @@ pub struct Settings {
     pub exit_kill: bool,
     /// At an attach, whether to look for the blocks that are there already.
     pub existing: bool,
+    /// With what a copy of the process can be made for that, if there can be one.
+    pub copy: Option<Means>,
     /// Place no probes until collecting is asked for.
     pub start_paused: bool,
     /// Who cleans up if heaptrace is killed.

@@ -25,13 +25,14 @@ const MOST_DESCRIPTORS: usize = 20_000;
 /// How the kernel names the memory of an aio context.
 const AIO_RING: &str = "/[aio]";
 
-/// Asks for process `pid`, which has these mappings.
-pub fn of(pid: i32, mappings: &[Mapping]) -> Held {
-    let timers = procfs::read(pid, "timers").ok().map(|text| timers(&String::from_utf8_lossy(&text)));
+/// Asks for a process that has these mappings. `live`: one of its threads that lives, as the files of a first thread are
+/// gone when it has ended.
+pub fn of(live: i32, mappings: &[Mapping]) -> Held {
+    let timers = procfs::read(live, "timers").ok().map(|text| timers(&String::from_utf8_lossy(&text)));
     let is_aio = |path: &Path| path.to_string_lossy().starts_with(AIO_RING);
     let has_aio = mappings.iter().any(|mapping| mapping.path.as_deref().is_some_and(is_aio));
     let mut held = Held { timers, epoll: Some(Vec::new()), has_aio, has_io_uring: false };
-    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+    let Ok(descriptors) = std::fs::read_dir(format!("/proc/{live}/fd")) else {
         held.epoll = None;
         return held;
     };
@@ -44,7 +45,7 @@ pub fn of(pid: i32, mappings: &[Mapping]) -> Held {
         match target.to_string_lossy().as_ref() {
             "anon_inode:[eventpoll]" => {
                 let file = format!("fdinfo/{}", descriptor.file_name().to_string_lossy());
-                let data = procfs::read(pid, &file).map(|text| epoll(&String::from_utf8_lossy(&text)));
+                let data = procfs::read(live, &file).map(|text| epoll(&String::from_utf8_lossy(&text)));
                 held.epoll = match (held.epoll, data) {
                     (Some(known), Ok(data)) => Some(known.into_iter().chain(data).collect()),
                     _ => None,

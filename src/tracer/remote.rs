@@ -11,7 +11,7 @@ use super::procfs::{self, Position};
 use super::ptrace::{self, RESUME_FLAG, SYSTEM_CALL_STOP, Stopped, Waited};
 use super::rawregs::RawRegs;
 use super::status::WaitStatus;
-use super::{Result, TracerError, injection};
+use super::{Result, TracerError, injection, timedwait};
 use crate::addr::Addr;
 
 /// A stopped thread that can make a system call for us.
@@ -72,6 +72,7 @@ impl Caller<'_> {
             return Ok(-i64::from(libc::EPERM));
         }
         self.require_code_unused()?;
+        timedwait::confirm(thread.tid());
         let resume = self.resume.repeating_system_call().unwrap_or(self.resume);
         let mask = thread.signal_mask()?;
         let clear = !thread.has_signal_to_deliver()?;

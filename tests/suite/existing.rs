@@ -152,6 +152,190 @@ fn waiting_threads_are_not_inside_of_the_allocator() {
     running.wait().success();
 }
 
+/// So many small blocks that walking over them takes long enough to be caught at it.
+const MANY: u64 = 1_500_000;
+
+/// So often a test tries to be faster than the walk.
+const TRIES: u32 = 5;
+
+/// The fixture with so many small blocks, and a thread that watches the clock.
+fn start_large(blocks: u64) -> (Running, i32) {
+    let mut running = Program::fixture("before_attach").args(["0", "0", &blocks.to_string()]).start();
+    let pid = running.value("ready").parse().unwrap();
+    (running, pid)
+}
+
+/// The blocks of the fixture itself, as it says; the C library has some besides.
+fn assert_about(blocks: u64, own: u64, what: &str) {
+    assert!((own..own + 20).contains(&blocks), "{what}: {blocks} blocks, {own} of them its own");
+}
+
+/// Waits until it is copied and runs on. The probes were placed while it stood.
+fn wait_until_copied(pid: i32) {
+    procfs::wait_until("the process is copied", || !procfs::children(pid).is_empty());
+    procfs::wait_until("the process runs on", || procfs::state(pid) != Some('t'));
+}
+
+/// The process stands only to be copied, and runs while the copy is walked. What it frees, moves and allocates meanwhile
+/// counts as if the blocks had been known from the beginning.
+#[test]
+fn blocks_that_are_freed_while_the_copy_is_walked_are_known() {
+    for engine in ["trap", "jump"] {
+        assert!((0..TRIES).any(|_| frees_in_the_midst_of_the_walk(engine)), "{engine}: the walk was always over");
+    }
+}
+
+/// Whether the walk still went on when all had happened.
+fn frees_in_the_midst_of_the_walk(engine: &'static str) -> bool {
+    let (mut running, pid) = start_large(MANY);
+    let (blocks, bytes) = live_in(pid);
+    assert_about(blocks, 1000 + MANY, engine);
+    let tracer = Program::new("/bin/true").stays_on_trap("this test names the engine");
+    let trace = tracer.folder().join("t.fxt");
+    let attached = tracer.start_attached(&["--existing", "--engine", engine, "--trace", trace.to_str().unwrap()], pid);
+    wait_until_copied(pid);
+    running.send("go");
+    let gone = running.value("gone");
+    let in_the_midst = !procfs::children(pid).is_empty();
+    let (gone, gone_bytes) = gone.split_once(' ').unwrap();
+    let (gone, gone_bytes): (u64, u64) = (gone.parse().unwrap(), gone_bytes.parse().unwrap());
+    procfs::wait_until_answered(pid);
+    procfs::order(pid, "detach");
+    let traced = tracer.collect(attached.wait().success());
+    let report = &traced.report;
+    assert!(!traced.ended.stderr.contains("--existing:"), "{engine}: {}", traced.ended.stderr);
+    assert_eq!(from_before(report), (blocks - gone, bytes - gone_bytes), "{engine}");
+    assert_eq!(report.total("preexisting_frees"), gone, "{engine}");
+    let moved = 100;
+    assert_eq!(report.total("allocations"), moved + 200, "{engine}");
+    assert_eq!(report.total("live_blocks"), blocks - gone + moved + 200, "{engine}");
+    assert_eq!(report.anomaly("lost"), 0, "{engine}");
+    assert_eq!(report.anomaly("unknown_frees"), 0, "{engine}");
+    // the same out of the trace: its events are in the order of their times
+    let again = tracer.folder().join("again.json");
+    let output =
+        Command::new(HEAPTRACE).args(["convert", trace.to_str().unwrap(), "-q", "-o"]).arg(&again).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let replayed = Report::with_stacks(serde_json::from_slice(&std::fs::read(&again).unwrap()).unwrap());
+    assert_eq!(replayed.0["totals"], report.0["totals"], "{engine}");
+    procfs::wait_until("the status of the copy is taken", || procfs::children(pid).is_empty());
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    running.wait().success();
+    in_the_midst
+}
+
+/// By the program's own clock no thread stands for longer than a tenth of a second, however many blocks there are.
+#[test]
+fn the_process_stands_only_to_be_copied() {
+    const MOST_US: u64 = 100_000;
+    let greatest_gap = || {
+        let (mut running, pid) = start_large(MANY);
+        let tracer =
+            Program::new("/bin/true").stays_on_trap("what the jump engine needs a standstill for is not meant");
+        let attached = tracer.start_attached(&["--existing", "--engine", "trap"], pid);
+        procfs::wait_until_answered(pid);
+        procfs::order(pid, "detach");
+        let traced = tracer.collect(attached.wait().success());
+        assert_about(from_before(&traced.report).0, 1000 + MANY, "trap");
+        let told_us = traced.report.number("/cost/stopped_max_ns") / 1000;
+        running.send("go");
+        running.value("gone");
+        running.send("gap");
+        let gap: u64 = running.value("gap").parse().unwrap();
+        running.feed(b"");
+        running.wait().success();
+        (gap, told_us)
+    };
+    // others want the processors, too
+    let mut gaps = Vec::new();
+    let stands_shortly = |(gap, told): &(u64, u64)| *gap < MOST_US && *told < MOST_US;
+    while gaps.len() < TRIES as usize && !gaps.iter().any(stands_shortly) {
+        gaps.push(greatest_gap());
+    }
+    assert!(gaps.iter().any(stands_shortly), "us, and as told: {gaps:?}");
+}
+
+/// The program ends while its copy is walked, and waits for that.
+#[test]
+fn a_program_that_ends_in_the_midst_of_the_walk_is_told_whole() {
+    for engine in ["trap", "jump"] {
+        let (mut running, pid) = start_large(MANY);
+        let tracer = Program::new("/bin/true").stays_on_trap("this test names the engine");
+        let attached = tracer.start_attached(&["--existing", "--engine", engine], pid);
+        wait_until_copied(pid);
+        running.feed(b"");
+        let traced = tracer.collect(attached.wait().success());
+        assert!(!traced.ended.stderr.contains("--existing:"), "{engine}: {}", traced.ended.stderr);
+        // at the end of its input it does what it does at `go`, too
+        assert_about(from_before(&traced.report).0, 400 + MANY, engine);
+        running.wait().success();
+    }
+}
+
+/// Somebody kills the copy, as the kernel does where memory is short.
+#[test]
+fn a_copy_that_is_killed_in_the_midst_of_the_walk_is_told() {
+    for engine in ["trap", "jump"] {
+        assert!((0..TRIES).any(|_| kills_the_copy(engine)), "{engine}: the walk was always over");
+    }
+}
+
+/// Whether the walk still went on.
+fn kills_the_copy(engine: &'static str) -> bool {
+    let (mut running, pid) = start_large(MANY);
+    let tracer = Program::new("/bin/true").stays_on_trap("this test names the engine");
+    let attached = tracer.start_attached(&["--existing", "--engine", engine], pid);
+    wait_until_copied(pid);
+    for copy in procfs::children(pid) {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(copy), nix::sys::signal::Signal::SIGKILL);
+    }
+    running.send("go");
+    running.value("gone");
+    procfs::wait_until_answered(pid);
+    procfs::order(pid, "detach");
+    let traced = tracer.collect(attached.wait().success());
+    let text = traced.ended.stderr.as_str();
+    let is_told = text.contains("the copy of the process was ended early: blocks from before");
+    let blocks = from_before(&traced.report).0;
+    if is_told {
+        assert_eq!(blocks, 0, "{engine}");
+    } else {
+        assert_about(blocks, 400 + MANY, engine);
+    }
+    assert_eq!(traced.report.total("allocations"), 100 + 200, "{engine}");
+    assert_eq!(traced.report.total("preexisting_frees"), 600, "{engine}");
+    assert_eq!(traced.report.anomaly("unknown_frees"), 0, "{engine}");
+    procfs::wait_until("the status of the copy is taken", || procfs::children(pid).is_empty());
+    procfs::assert_left_as_it_was(pid);
+    running.feed(b"");
+    running.wait().success();
+    is_told
+}
+
+/// Where there can be no copy, the process stands while its heap is read, and that is told.
+#[test]
+fn a_process_that_can_t_be_copied_stands_still() {
+    for (argument, copied) in [("", true), ("shared", true), ("dontfork", false), ("seccomp", false)] {
+        let mut running = Program::fixture("copied").args([argument]).start();
+        let pid: i32 = running.value("ready").parse().unwrap();
+        let tracer = Program::new("/bin/true").stays_on_trap("this test is of the copy");
+        let attached = tracer.start_attached(&["--existing", "--engine", "trap"], pid);
+        procfs::wait_until_answered(pid);
+        procfs::order(pid, "detach");
+        let traced = tracer.collect(attached.wait().success());
+        let text = traced.ended.stderr.as_str();
+        let stood = text.contains("while its heap was read, as it could not be copied");
+        assert_eq!(stood, !copied, "{argument}: {text}");
+        assert_about(from_before(&traced.report).0, 2000, argument);
+        running.send("well");
+        assert_eq!(running.line(), "well", "{argument}");
+        procfs::assert_left_as_it_was(pid);
+        running.feed(b"");
+        running.wait().success();
+    }
+}
+
 #[test]
 fn what_can_t_be_had_is_said() {
     let output =

@@ -82,6 +82,7 @@ impl Process {
     /// Clears the way for a child in vfork(2) that is about to be detached from.
     pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.settle();
+        self.await_existing();
         self.space.set_aside_for(child)?;
         if self.has_several_threads() {
             self.tell(EventKind::Unobserved);
@@ -105,6 +106,7 @@ impl Process {
         stops.end_vfork(child);
         if self.space.is_aside_for(child) {
             self.settle();
+            self.await_existing();
             self.observer.observe(EngineReport::CallsUnseen);
             self.tasks.forget_counted_in_gap();
             self.space.memory.new_stop(tid);

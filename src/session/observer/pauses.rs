@@ -57,7 +57,7 @@ impl Observer {
                 self.model().is_live(Addr(old.of(args)))
             }
             Some(Kind::Mapping(function)) => MapCall::of(function, args).is_some_and(|call| {
-                let concerns = call.concerns(|start, bytes| self.model().has_mapped(start, bytes));
+                let concerns = call.concerns(|start, bytes| self.stream.has_mapped(start, bytes));
                 concerns.unwrap_or_else(|| call.lowers_break())
             }),
             _ => false,

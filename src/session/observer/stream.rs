@@ -1,5 +1,6 @@
 //! The stream of one process: what happened, stamped, told to its readers in order.
 
+use super::held::Held;
 use crate::addr::{Addr, ImageId};
 use crate::event::{Definition, Event, EventKind, EventSink};
 use crate::heapmodel::HeapModel;
@@ -10,6 +11,8 @@ use crate::unwinder::StackTable;
 pub(super) struct Stream {
     pub(super) model: HeapModel,
     pub(super) readers: Vec<Box<dyn EventSink>>,
+    /// What comes later than blocks that are still looked for. The model does not have it yet.
+    pub(super) held: Option<Held>,
     pub(super) next_seq: u64,
     pub(super) image: ImageId,
     /// So many nodes of stacks, and modules, of this image were told to the readers.
@@ -26,6 +29,19 @@ pub(super) struct Stream {
 impl Stream {
     #[inline]
     pub(super) fn tell(&mut self, time_ns: u64, kind: EventKind) {
+        match &mut self.held {
+            None => self.take(time_ns, kind),
+            Some(held) => held.push(time_ns, kind),
+        }
+    }
+
+    /// Whether the program is known to have mapped any of this.
+    pub(super) fn has_mapped(&self, start: Addr, bytes: u64) -> bool {
+        self.model.has_mapped(start, bytes) || self.held.as_ref().is_some_and(|held| held.may_have_mapped(start, bytes))
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, time_ns: u64, kind: EventKind) {
         let event = Event { seq: self.next_seq, time_ns, kind };
         self.next_seq += 1;
         self.model.apply(&event);

@@ -6,6 +6,7 @@ use crate::event::Event;
 use crate::unwinder::Unwound;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 const SITE: Addr = Addr(0x40_1234);
 const SP: u64 = 0x7fff_0000_1000;
@@ -146,6 +147,42 @@ fn every_reader_gets_what_the_model_gets_in_order_and_stamped() {
         "{kinds:?}"
     );
     assert_eq!((thread.observer.events(), thread.observer.model().totals().live_blocks), (3, 0));
+}
+
+#[test]
+fn what_comes_while_existing_blocks_are_looked_for_is_told_after_them() {
+    let mut thread = Thread::new(Preexisting::Unknown, false);
+    thread.observer.hold_back();
+    thread.enters("free", &[0x5000], Quality::Complete);
+    thread.allocates(0x5000);
+    thread.allocates(0x9000);
+    let totals = |thread: &Thread| thread.observer.model().totals();
+    assert_eq!((thread.observer.held(), thread.told().len(), totals(&thread).live_blocks), (Some(3), 0, 0));
+    thread.observer.tell_held(Duration::MAX);
+    assert_eq!(thread.observer.held(), Some(3), "nobody knows the blocks yet");
+    // more than are told at a time
+    thread
+        .observer
+        .take_existing((1..=1000).map(|number| (Addr(number * 0x1000 + 8), 24)).chain([(Addr(0x5000), 100)]).collect());
+    let mut pieces = 0;
+    while thread.observer.held().is_some() {
+        thread.observer.tell_held(Duration::ZERO);
+        pieces += 1;
+        if pieces == 2 {
+            thread.enters("free", &[0x9000], Quality::Complete);
+        }
+    }
+    assert!(pieces > 10, "{pieces} pieces");
+    let events = thread.told();
+    stamps_are_in_order(&events, 1);
+    let is_existing = |event: &Event| matches!(event.kind, EventKind::Existing { .. });
+    assert!(events[..1001].iter().all(is_existing) && events[..1001].iter().all(|e| e.time_ns == events[0].time_ns));
+    assert_eq!(events.len(), 1001 + 4);
+    let told = totals(&thread);
+    // the one from before is gone, and another one lives in its place
+    assert_eq!((told.preexisting_frees, told.allocations, told.frees, told.live_blocks), (1, 2, 1, 1001));
+    thread.allocates(0x1_0000);
+    assert_eq!((thread.told().len(), totals(&thread).live_blocks), (1, 1002));
 }
 
 #[test]

@@ -91,6 +91,17 @@ fn both_ways_tell_what_the_program_says() {
     }
 }
 
+/// What epoll watches is asked of a thread that lives: the first one's files are gone when it has ended.
+#[test]
+fn what_the_kernel_holds_is_found_when_the_first_thread_has_ended() {
+    let mut running = Program::fixture("epoll_of_a_thread").start();
+    let pid = start(&mut running);
+    let answer = leaks(pid);
+    assert_eq!(answer["leaks"]["definite"]["blocks"], 0, "{}", answer["leaks"]);
+    running.feed(b"");
+    running.wait().success();
+}
+
 /// Threads that are busy with the allocator, on breakpoints and in code of ours, go on as they were.
 #[test]
 fn a_busy_traced_process_is_copied_and_lives() {

@@ -3,6 +3,7 @@
 use super::HEAPTRACE;
 use crate::support::procfs;
 use crate::support::program::Program;
+use crate::support::running::Running;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
@@ -45,24 +46,38 @@ fn a_process_does_not_stand_because_heaptrace_is_stopped() {
 /// A wait with a limit of time that the kernel does not take up again goes on with what is left: it ends in time, however often the process is asked.
 #[test]
 fn waits_end_in_time_however_often_a_process_is_asked() {
-    const LIMIT: Duration = Duration::from_secs(4);
     for question in [&["leaks"][..], &["heap", "--no-types"], &["attach", "--existing", "--duration", "50ms", "-q"]] {
-        let limit = LIMIT.as_millis().to_string();
-        let program = Program::fixture("sleepers").args([&limit, "epoll_wait"]);
-        let mut sleeper = program.start();
-        let pid: i32 = sleeper.value("asleep").parse().unwrap();
-        let began = Instant::now();
-        let mut asked = 0;
-        while procfs::state(pid).is_some_and(|state| state != 'Z') && began.elapsed() < LIMIT * 3 {
-            let mut command = Command::new(HEAPTRACE);
-            command.args(question).arg(pid.to_string()).current_dir(program.folder());
-            command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
-            asked += 1;
-        }
-        let took = began.elapsed();
-        assert!(asked > 1 && took < LIMIT * 2, "{question:?}: {took:?}, asked {asked} times");
-        // by its own clock it was not too early
-        assert_eq!(sleeper.line(), "epoll_wait on time 0", "{question:?}");
-        sleeper.wait().success();
+        let program = Program::fixture("sleepers").args([&limit(), "epoll_wait"]);
+        assert_ends_in_time(&program, program.start(), question);
     }
+}
+
+/// The same of one that is traced.
+#[test]
+fn waits_end_in_time_however_often_a_traced_process_is_copied() {
+    let program = Program::fixture("sleepers").args([&limit(), "epoll_wait"]);
+    assert_ends_in_time(&program, program.start_traced(&["--engine", "trap"]), &["leaks"]);
+}
+
+const LIMIT: Duration = Duration::from_secs(4);
+
+fn limit() -> String {
+    LIMIT.as_millis().to_string()
+}
+
+fn assert_ends_in_time(program: &Program, mut sleeper: Running, question: &[&str]) {
+    let pid: i32 = sleeper.value("asleep").parse().unwrap();
+    let began = Instant::now();
+    let mut asked = 0;
+    while procfs::state(pid).is_some_and(|state| state != 'Z') && began.elapsed() < LIMIT * 3 {
+        let mut command = Command::new(HEAPTRACE);
+        command.args(question).arg(pid.to_string()).current_dir(program.folder());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+        asked += 1;
+    }
+    let took = began.elapsed();
+    assert!(asked > 1 && took < LIMIT * 2, "{question:?}: {took:?}, asked {asked} times");
+    // by its own clock it was not too early
+    assert_eq!(sleeper.line(), "epoll_wait on time 0", "{question:?}");
+    sleeper.wait().success();
 }
