@@ -37,9 +37,9 @@ pub enum Untold {
     Aio,
     /// Requests of io_uring(7).
     IoUring,
-    /// Timers: this kernel does not list them.
+    /// Timers: this kernel does not list them, or there is only a core.
     Timers,
-    /// What epoll watches: there are too many descriptors to look at each.
+    /// What epoll watches: there are too many descriptors to look at each, or there is only a core.
     Epoll,
     /// Signal stacks of threads that could not be asked.
     SignalStacks,
