@@ -24,6 +24,7 @@ mod scan;
 mod stored;
 
 use crate::addr::{Addr, ModuleId};
+use std::ops::Range;
 
 pub use classify::{Path, Scan};
 pub use doubt::{Doubt, Doubted, Doubts};
@@ -108,6 +109,8 @@ pub struct Roots {
     pub ranges: Vec<RootRange>,
     /// Single values.
     pub words: Vec<RootWord>,
+    /// What holds old words only, in blocks, too: no pointer there counts.
+    pub stale: Vec<Range<Addr>>,
     /// Where else the kernel may hold pointers.
     pub untold: Vec<Untold>,
 }

@@ -45,8 +45,8 @@ pub type LeakKinds = [bool; 4];
 /// Run a program and judge its use of the heap: leaks, errors, budgets
 ///
 /// When the program is about to end, its memory is read and each block that is still live is classified as Memcheck does:
-/// definite (no pointer leads to it), indirect (only lost blocks lead to it), possible (only pointers into its inside do),
-/// reachable. The report goes to stderr; no file is written unless -o asks for one.
+/// definite (no pointer leads to it), indirect (only lost blocks lead to it), possible (only pointers into its inside do,
+/// or such with a tag in their upper 16 bits), reachable. The report goes to stderr; no file is written unless -o asks for one.
 ///
 /// Errors are wrong frees: of what was freed before, was never allocated, or is allocated by another family of functions, with
 /// another size or another alignment. What the program does with the memory itself is not looked at: writes beyond a block's

@@ -65,7 +65,7 @@ impl Seen {
             names: BTreeMap::new(),
             pages: Pages { resident: core.pages(), swapped: Vec::new() },
             resident: None,
-            kernel: KernelHeld::default(),
+            kernel: held_untold(),
             core: Some(Arc::clone(core)),
         }
     }
@@ -154,6 +154,13 @@ impl Seen {
     pub(super) fn stack_pointers(&self) -> Vec<Addr> {
         self.states.iter().filter_map(|state| state.sp.map(Addr)).collect()
     }
+}
+
+/// What a core tells of what the kernel held: nothing.
+fn held_untold() -> KernelHeld {
+    let mut held = KernelHeld::new(None, None, false, false);
+    held.add_signal_stacks(None);
+    held
 }
 
 /// What the kernel holds for the process of thread `live`. Its threads are not to be disturbed by calls, so they are

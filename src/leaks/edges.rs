@@ -126,6 +126,16 @@ impl Edges {
         self.interiors = interiors;
     }
 
+    /// Takes out the edges whose place, in a block that begins at `first`, `is_stale`.
+    pub(super) fn drop_stale(&mut self, first: impl Fn(u32) -> u64, is_stale: impl Fn(u64) -> bool) {
+        let interiors = std::mem::take(&mut self.interiors);
+        self.keep(|block, edge| {
+            let first = first(block);
+            place(&interiors, first, edge).is_none_or(|at| !is_stale(first.saturating_add(at)))
+        });
+        self.interiors = interiors;
+    }
+
     /// How many there are.
     pub(super) const fn count(&self) -> usize {
         self.all.len()

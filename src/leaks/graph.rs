@@ -85,6 +85,10 @@ impl Pointers {
         let mut unreadable = blocks.unreadable.and(reader.unreadable);
         unreadable.bytes += blocks.edges.left_out() * WORD;
         let mut edges = blocks.edges;
+        if !roots.stale.is_empty() {
+            let first = |block: u32| index.blocks().get(block as usize).map_or(0, |block| block.addr.0);
+            edges.drop_stale(first, |at| roots.stale.iter().any(|stale| stale.contains(&Addr(at))));
+        }
         let mut pointers: Vec<_> = edges
             .interiors()
             .filter(|(_, interior)| !interior.tagged)

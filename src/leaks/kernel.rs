@@ -2,6 +2,8 @@
 //! program's.
 
 use super::{RootKind, RootWord};
+use crate::addr::Addr;
+use std::ops::Range;
 
 /// What the kernel has got a pointer by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -35,9 +37,9 @@ pub enum Untold {
     Aio,
     /// Requests of io_uring(7).
     IoUring,
-    /// Timers: this kernel does not list them.
+    /// Timers: this kernel does not list them, or there is only a core.
     Timers,
-    /// What epoll watches: there are too many descriptors to look at each.
+    /// What epoll watches: there are too many descriptors to look at each, or there is only a core.
     Epoll,
     /// Signal stacks of threads that could not be asked.
     SignalStacks,
@@ -61,6 +63,8 @@ impl Untold {
 pub struct KernelHeld {
     /// Values, and what holds them.
     pub values: Vec<(KernelHolder, u64)>,
+    /// Where the threads' signal stacks lie.
+    pub signal_stacks: Vec<Range<Addr>>,
     /// What could not be asked.
     pub untold: Vec<Untold>,
 }
@@ -79,17 +83,20 @@ impl KernelHeld {
             |holder, values: Option<Vec<u64>>| values.unwrap_or_default().into_iter().map(move |v| (holder, v));
         Self {
             values: values(KernelHolder::Timer, timers).chain(values(KernelHolder::Epoll, epoll)).collect(),
+            signal_stacks: Vec::new(),
             untold: untold.into_iter().filter(|(is_so, _)| *is_so).map(|(_, untold)| untold).collect(),
         }
     }
 
     /// Adds the signal stacks of threads, as far as they have one; None: not all threads could be asked.
-    pub fn add_signal_stacks(&mut self, stacks: Option<Vec<(i32, u64)>>) {
+    pub fn add_signal_stacks(&mut self, stacks: Option<Vec<(i32, Range<Addr>)>>) {
         if stacks.is_none() {
             self.untold.push(Untold::SignalStacks);
         }
-        let stacks = stacks.unwrap_or_default().into_iter();
-        self.values.extend(stacks.map(|(tid, start)| (KernelHolder::SignalStack { tid }, start)));
+        for (tid, stack) in stacks.unwrap_or_default() {
+            self.values.push((KernelHolder::SignalStack { tid }, stack.start.0));
+            self.signal_stacks.push(stack);
+        }
     }
 
     /// The values as roots. They count as pointers to what they point to.

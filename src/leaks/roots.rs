@@ -8,6 +8,7 @@
 
 mod glibc;
 mod pieces;
+mod signalstacks;
 
 use super::{KernelHeld, RootKind, RootWord, Roots};
 use crate::addr::{Addr, ModuleId};
@@ -173,6 +174,10 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
         pieces.add(&stack, RootKind::Stack { tid });
     }
     label_threads(&mut pieces, sources);
+    let stale = signalstacks::unused(sources);
+    for stack in &stale {
+        pieces.subtract(stack);
+    }
     for part in sources.registered.iter().flat_map(|region| readable_parts(region, sources.mappings)) {
         pieces.add(&part, RootKind::Registered);
     }
@@ -181,7 +186,7 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     let kept = descriptors.into_iter().filter_map(|tcb| thread_vector(tcb, memory));
     words.extend(kept.map(|value| RootWord { value, kind: RootKind::Anonymous }));
     words.extend(sources.kernel.words());
-    Roots { ranges: pieces.into_ranges(), words, untold: sources.kernel.untold.clone() }
+    Roots { ranges: pieces.into_ranges(), words, stale, untold: sources.kernel.untold.clone() }
 }
 
 /// Memory of the program that it can write to, or could: pages without a file are made read-only when what they hold is

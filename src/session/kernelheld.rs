@@ -13,14 +13,15 @@ use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError};
+use std::ops::Range;
+
+/// Signal stacks of threads, by their ids.
+pub(super) type SignalStacks = Vec<(i32, Range<Addr>)>;
 
 impl Process {
-    /// What the kernel tells of the process, which has these mappings. `live`: a thread that lives; `signal_stacks`: those of its threads, if all could be asked.
-    pub(super) fn held_by_kernel(
-        live: i32,
-        mappings: &[Mapping],
-        signal_stacks: Option<Vec<(i32, u64)>>,
-    ) -> KernelHeld {
+    /// What the kernel tells of the process, which has these mappings. `live`: a thread that lives; `signal_stacks`: those of
+    /// its threads, if all could be asked.
+    pub(super) fn held_by_kernel(live: i32, mappings: &[Mapping], signal_stacks: Option<SignalStacks>) -> KernelHeld {
         let Held { timers, epoll, has_aio, has_io_uring } = kernelheld::of(live, mappings);
         let mut held = KernelHeld::new(timers, epoll, has_aio, has_io_uring);
         held.add_signal_stacks(signal_stacks);
@@ -32,12 +33,12 @@ impl Process {
     ///
     /// # Errors
     /// What was reported of `own` instead.
-    pub(super) fn signal_stacks(&mut self, own: &Stopped, stops: &mut Stops) -> Result<Option<Vec<(i32, u64)>>> {
+    pub(super) fn signal_stacks(&mut self, own: &Stopped, stops: &mut Stops) -> Result<Option<SignalStacks>> {
         let mut stacks = Vec::new();
         let resume = self.resume_registers(own)?;
         let mut all = match self.signal_stack(own, resume) {
             Ok(Some(stack)) => {
-                stacks.extend(stack.map(|start| (own.tid(), start)));
+                stacks.extend(stack.map(|stack| (own.tid(), stack)));
                 true
             }
             Ok(None) => false,
@@ -54,7 +55,7 @@ impl Process {
             }
             let resume = if *status == WaitStatus::EventStop { self.can_be_asked(thread) } else { None };
             match resume.map(|resume| self.signal_stack(thread, resume)) {
-                Some(Ok(Some(stack))) => stacks.extend(stack.map(|start| (*tid, start))),
+                Some(Ok(Some(stack))) => stacks.extend(stack.map(|stack| (*tid, stack))),
                 Some(Err(TracerError::Overtaken { tid, status })) => overtaken.push((tid, status)),
                 None | Some(Ok(None) | Err(_)) => all = false,
             }
@@ -70,7 +71,7 @@ impl Process {
         (self.space.locate(Addr(resume.0.rip)) == PcLocation::Program).then_some(resume)
     }
 
-    fn signal_stack(&mut self, thread: &Stopped, resume: RawRegs) -> Result<Option<Option<u64>>> {
+    fn signal_stack(&mut self, thread: &Stopped, resume: RawRegs) -> Result<Option<Option<Range<Addr>>>> {
         let Some(mut caller) = self.space.caller(thread, resume)? else { return Ok(None) };
         kernelheld::signal_stack(&mut caller)
     }

@@ -1,6 +1,6 @@
 //! Mangled names to names for people.
 
-use super::itanium;
+use super::{dlang, itanium};
 use crate::elf::base_name;
 use crate::profile::symbolize::FunctionName;
 use std::fmt::{self, Write};
@@ -11,7 +11,7 @@ pub(super) const LONGEST_NAME: usize = 64 << 10;
 /// What compilers and linkers append to a function's symbol when they split or copy the function.
 const CLONE_SUFFIXES: [&str; 8] = ["cold", "part", "isra", "constprop", "lto_priv", "localalias", "llvm", "clone"];
 
-/// The name of a symbol for people: Rust without hash, C++ with parameters but without return type; without version and
+/// The name of a symbol for people: Rust without hash, C++ and D with parameters but without return type; without version and
 /// clone suffixes.
 pub fn function_name(raw: &str) -> FunctionName {
     let system_name = base_name(raw);
@@ -28,6 +28,9 @@ pub fn is_mangled(raw: &str) -> bool {
 }
 
 fn demangle(name: &str) -> Option<String> {
+    if name.starts_with("_D") {
+        return dlang::demangle(name);
+    }
     if !name.starts_with("_Z") && !name.starts_with("_R") {
         return None;
     }
@@ -104,11 +107,12 @@ mod tests {
         assert_eq!(name("_RNvCs1234_7mycrate3foo"), "mycrate::foo");
         assert_eq!(name("_RNvCsgQbrYBbNM3D_7___rustc12___rust_alloc"), "__rustc::__rust_alloc");
         assert_eq!(name("_Z3fooIiET_S0_"), "foo<int>(int)");
+        assert_eq!(name("_D3foo3barFiZv"), "foo.bar(int)");
         assert_eq!(&*function_name("memcpy@@GLIBC_2.14").system_name, "memcpy");
         assert_eq!(name("sort.constprop.0.isra.0.cold"), "sort");
         assert_eq!(&*function_name("sort.part.1").system_name, "sort.part.1");
         assert_eq!(name("_ZN3Foo3barEv.cold"), "Foo::bar()");
-        for kept in ["counter.5", ".cold", "a.b", "_Zbroken", "_R", ""] {
+        for kept in ["counter.5", ".cold", "a.b", "_Zbroken", "_R", "_DYNAMIC", ""] {
             assert_eq!(name(kept), kept);
         }
         assert!(is_mangled("_ZN3Foo3barEv.part.0") && !is_mangled("main"));

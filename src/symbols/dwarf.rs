@@ -5,6 +5,7 @@ use super::demangle::{LONGEST_NAME, function_name};
 use super::dwarfsections::{SectionBytes, Slice, is_wanted};
 use super::generics::{is_legacy_rust, with_arguments};
 use super::narrow::narrowed;
+use super::scopes::{ScopedNames, known_or_scoped};
 use super::split::SplitLoader;
 use crate::addr::ObjAddr;
 use crate::elf::{Elf, ElfError};
@@ -84,13 +85,19 @@ pub struct DwarfLookup<'a, 'f> {
     /// Of all units, once it has been needed; None in it: they are damaged.
     whole: OnceCell<Option<Context<Slice<'a>>>>,
     split: SplitLoader<'a, 'f>,
-    /// Many frames are of few functions.
-    names: FxHashMap<Vec<u8>, FunctionName>,
+    names: Names,
+}
+
+/// Names that have been made: many frames are of few functions.
+#[derive(Default)]
+struct Names {
+    by_symbol: FxHashMap<Vec<u8>, FunctionName>,
+    scoped: ScopedNames,
 }
 
 impl std::fmt::Debug for DwarfLookup<'_, '_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DwarfLookup").field("names", &self.names.len()).finish_non_exhaustive()
+        f.debug_struct("DwarfLookup").field("names", &self.names.by_symbol.len()).finish_non_exhaustive()
     }
 }
 
@@ -124,7 +131,7 @@ impl<'a, 'f> DwarfLookup<'a, 'f> {
         narrowed: Option<&'a Narrowed>,
     ) -> Result<Self, gimli::Error> {
         let mut lookup =
-            Self { data, supplement, narrow: None, whole: OnceCell::new(), split, names: FxHashMap::default() };
+            Self { data, supplement, narrow: None, whole: OnceCell::new(), split, names: Names::default() };
         lookup.narrow = narrowed.and_then(|narrowed| {
             let mut dwarf = sections(data, supplement);
             dwarf.debug_info = narrowed.info();
@@ -166,7 +173,7 @@ fn sections<'a>(data: &'a DwarfData<'_>, supplement: Option<&'a DwarfData<'_>>) 
 fn frames<'a>(
     context: &Context<Slice<'a>>,
     split: &mut SplitLoader<'a, '_>,
-    names: &mut FxHashMap<Vec<u8>, FunctionName>,
+    names: &mut Names,
     addr: ObjAddr,
 ) -> Option<DwarfFrames> {
     let mut found = DwarfFrames::default();
@@ -186,7 +193,12 @@ fn frames<'a>(
         let function = frame.function.map(|f| {
             let raw = f.name.slice();
             let raw = raw.get(..LONGEST_NAME).unwrap_or(raw);
-            if let Some(known) = names.get(raw) {
+            // Names without a scope are not those of one function only.
+            let bare = unit.zip(frame.dw_die_offset).filter(|_| !raw.starts_with(b"_Z") && !raw.starts_with(b"_R"));
+            if let Some(name) = bare.and_then(|(unit, offset)| known_or_scoped(&mut names.scoped, unit, offset, raw)) {
+                return name;
+            }
+            if let Some(known) = names.by_symbol.get(raw) {
                 return known.clone();
             }
             let mut name = function_name(&String::from_utf8_lossy(raw));
@@ -197,7 +209,7 @@ fn frames<'a>(
             {
                 name.name = full.into();
             }
-            names.insert(raw.to_vec(), name.clone());
+            names.by_symbol.insert(raw.to_vec(), name.clone());
             name
         });
         found.has_function |= frame.dw_die_offset.is_some();

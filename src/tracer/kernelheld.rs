@@ -3,7 +3,9 @@
 
 use super::remote::Caller;
 use super::{Result, procfs};
+use crate::addr::Addr;
 use crate::maps::Mapping;
+use std::ops::Range;
 use std::path::Path;
 
 /// What was told.
@@ -73,12 +75,12 @@ fn epoll(text: &str) -> Vec<u64> {
     data.filter_map(|data| u64::from_str_radix(data, 16).ok()).collect()
 }
 
-/// Asks a stopped thread for its signal stack (sigaltstack(2)): where it begins, if it has one. None: it could not be
+/// Asks a stopped thread for its signal stack (sigaltstack(2)): where it lies, if it has one. None: it could not be
 /// asked.
 ///
 /// # Errors
 /// As for [`Caller::call`].
-pub fn signal_stack(caller: &mut Caller<'_>) -> Result<Option<Option<u64>>> {
+pub fn signal_stack(caller: &mut Caller<'_>) -> Result<Option<Option<Range<Addr>>>> {
     let scratch = caller.borrow_stack();
     let called = caller.call(libc::SYS_sigaltstack, [0, scratch.at.0, 0, 0, 0, 0]);
     let mut told = [0; size_of::<libc::stack_t>()];
@@ -88,7 +90,8 @@ pub fn signal_stack(caller: &mut Caller<'_>) -> Result<Option<Option<u64>>> {
     let word = |at| crate::memory::word(&told, at).unwrap_or(0);
     // ss_sp, ss_flags and padding, ss_size
     let is_disabled = word(8) & libc::SS_DISABLE as u64 != 0;
-    Ok(is_told.then(|| Some(word(0)).filter(|start| *start != 0 && !is_disabled)))
+    let stack = Addr(word(0))..Addr(word(0).saturating_add(word(16)));
+    Ok(is_told.then_some(Some(stack).filter(|stack| stack.start != Addr::NULL && !is_disabled)))
 }
 
 #[cfg(test)]

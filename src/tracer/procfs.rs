@@ -154,6 +154,14 @@ pub fn tracer_of(tid: i32) -> Option<i32> {
     status_number(tid, "TracerPid")
 }
 
+/// Which thread traces the process: the tracer of any of its threads, as the first one may have ended; 0 for none. None if the
+/// process is gone.
+pub fn tracer_of_process(pid: i32) -> Option<i32> {
+    let of_first = tracer_of(pid)?;
+    let of_others = || tasks(pid).ok()?.into_iter().filter_map(tracer_of).find(|&tracer| tracer != 0);
+    Some(if of_first == 0 { of_others().unwrap_or(0) } else { of_first })
+}
+
 /// The scheduling state letter of a task (proc(5): R, S, D, T, t, Z, X, …). None if it is gone; `?` if it can't be told.
 pub fn state(pid: i32, tid: i32) -> Option<u8> {
     match read(pid, &format!("task/{tid}/stat")) {

@@ -316,7 +316,7 @@ impl ControlSocket {
 /// [`AskError`]: there is none, or it may not be asked.
 pub fn connect_to_tracer_of(pid: i32) -> Result<TracerOf, AskError> {
     ids::require_own()?;
-    let thread = match procfs::tracer_of(pid) {
+    let thread = match procfs::tracer_of_process(pid) {
         None => {
             let outside = ids::known_inside_as(pid);
             return Err(if outside.is_empty() {

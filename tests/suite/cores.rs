@@ -196,4 +196,6 @@ fn what_is_missing_is_said() {
         assert!(words.join(" ").contains("The file was cut: "), "{text}");
     }
     assert!(whole["leaks"]["definite"]["blocks"].as_u64() > Some(0));
+    let untold = whole["leaks"]["untold"].as_array().unwrap();
+    assert!(["timers", "epoll"].iter().all(|held| untold.contains(&serde_json::json!(held))), "{untold:?}");
 }

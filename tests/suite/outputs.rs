@@ -312,3 +312,24 @@ fn shared_folders_of_an_ordinary_user() {
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
     std::fs::remove_dir_all(&place).unwrap();
 }
+
+/// Inlined functions to which gcc gives no linkage name are named as those of them are that are not inlined: with scope and
+/// parameters. (Lambdas' numbers depend on the compiler's version.)
+#[test]
+fn inlined_functions_have_their_scopes() {
+    let apart = fixtures::program_with("scopes", &["-O2", "-DHOW=__attribute__((noinline))"]);
+    let symbols = Command::new("nm").arg("-C").arg(&apart).output().unwrap();
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let without_number = |name: &str| name.replace(|c: char| c.is_ascii_digit(), "");
+    let known: Vec<_> = symbols.lines().filter_map(|line| line.split(" [clone").next()).map(without_number).collect();
+    let traced = Program::new(fixtures::program_with("scopes", &["-O2"])).traced();
+    let mut names = std::collections::BTreeSet::new();
+    for site in traced.report.sites() {
+        let frames = site["stack"].as_array().unwrap().iter().filter(|frame| frame["inlined"] == true);
+        names.extend(frames.map(|frame| frame["function"].as_str().unwrap().to_owned()));
+    }
+    assert_eq!(names.len(), 11, "{names:?}");
+    let is_known = |name: &String| known.iter().any(|line| line.ends_with(&format!(" {}", without_number(name))));
+    let unknown: Vec<_> = names.iter().filter(|name| !is_known(name)).collect();
+    assert_eq!(unknown, [] as [&String; 0], "{symbols}");
+}

@@ -65,6 +65,14 @@ fn t12_attach_after_the_leader_has_ended() {
         assert_eq!(traced.report.anomaly("lost"), 0);
         procfs::assert_text_intact(live);
     }
+    // it is found by its other threads, too, whoever asks
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], running.pid());
+    procfs::wait_until("it is traced", || procfs::tracer(live) != 0);
+    let paused = procfs::order(running.pid(), "pause");
+    assert!(paused.status.success(), "{}", String::from_utf8_lossy(&paused.stderr));
+    procfs::order(running.pid(), "detach");
+    attached.wait().success();
     running.feed(b"");
     assert_eq!(running.line(), "workers done");
     assert_eq!(running.wait().code(), 11);

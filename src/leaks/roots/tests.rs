@@ -37,6 +37,7 @@ struct World {
     registered: Vec<Range<Addr>>,
     layout: HeapLayout,
     owned: Vec<Range<Addr>>,
+    kernel: KernelHeld,
     memory: Words,
 }
 
@@ -45,8 +46,8 @@ impl World {
         let mappings = crate::maps::parse(maps.as_bytes()).unwrap();
         let (modules, threads, blocks) = (vec![module_data(&[])], Vec::new(), Vec::new());
         let (registered, layout) = (Vec::new(), HeapLayout::Glibc);
-        let (owned, memory) = (Vec::new(), Words::default());
-        Self { mappings, modules, threads, blocks, registered, layout, owned, memory }
+        let (owned, kernel, memory) = (Vec::new(), KernelHeld::default(), Words::default());
+        Self { mappings, modules, threads, blocks, registered, layout, owned, kernel, memory }
     }
 
     fn data(mut self, start: u64, end: u64) -> Self {
@@ -79,7 +80,7 @@ impl World {
     }
 
     fn roots(mut self) -> Roots {
-        let Self { mappings, modules, threads, blocks, registered, layout, owned, memory } = &mut self;
+        let Self { mappings, modules, threads, blocks, registered, layout, owned, kernel, memory } = &mut self;
         find(
             &RootSources {
                 mappings,
@@ -87,7 +88,7 @@ impl World {
                 threads,
                 pid: 1,
                 registered,
-                kernel: &KernelHeld::default(),
+                kernel,
                 blocks,
                 layout: *layout,
                 owned,
@@ -103,6 +104,33 @@ impl World {
 }
 
 const MODULE: RootKind = RootKind::Data { module: ModuleId(0) };
+
+/// Below a handler's frames, or all; but not where the memory has become part of something else.
+#[test]
+fn signal_stacks_hold_nothing_but_frames() {
+    let maps = "\
+400000-500000 rw-p 00000000 00:00 0 
+700000-710000 rw-p 00000000 00:00 0 [stack]
+";
+    let stale = |stack: (u64, u64), sp: u64, blocks: &[(u64, u64)]| {
+        let world = World::new(maps).thread(1, sp, 0);
+        let mut world = blocks.iter().fold(world, |world, &(at, size)| world.block(at, size));
+        world.kernel.signal_stacks = vec![Addr(stack.0)..Addr(stack.1)];
+        world.roots().stale.iter().map(|range| (range.start.0, range.end.0)).collect::<Vec<_>>()
+    };
+    let stack = (0x40_1000, 0x40_3000);
+    assert_eq!(stale(stack, 0x70_8000, &[]), [stack]);
+    assert_eq!(stale(stack, 0x40_2000, &[]), [(0x40_1000, 0x40_1f80)]);
+    assert_eq!(stale(stack, 0x40_3000, &[]), [(0x40_1000, 0x40_2f80)]);
+    for in_or_beside in [[(0x40_1000, 0x2000), (0x40_3000, 64)], [(0x40_0ff0, 16), (0x40_0ff8, 0x3000)]] {
+        assert_eq!(stale(stack, 0x70_8000, &in_or_beside), [stack]);
+    }
+    for reused in [(0x40_0ff0, 32), (0x40_1000, 64), (0x40_1010, 64), (0x40_2ff0, 64), (0x40_1000, 0x1fff)] {
+        assert_eq!(stale(stack, 0x70_8000, &[reused]), [], "{reused:x?}");
+    }
+    assert_eq!(stale((0x70_9000, 0x70_b000), 0x70_8000, &[]), []);
+    assert_eq!(stale((0x70_1000, 0x70_3000), 0x70_8000, &[]), [(0x70_1000, 0x70_3000)]);
+}
 
 /// What a program registers need not be there, nor be as large as it says.
 #[test]

@@ -96,6 +96,21 @@ fn pointers_that_the_kernel_holds() {
     assert!(checked.ended.stderr.contains("signal stack of thread"), "{}", checked.ended.stderr);
 }
 
+/// Frames of handlers that have returned hold nothing, wherever their stack lies; those of one that runs do.
+#[test]
+fn what_handlers_left_on_signal_stacks() {
+    let expected = [
+        same("left_in_variable", DEFINITE),
+        same("left_in_block", DEFINITE),
+        same("left_in_mapping", DEFINITE),
+        same("left_below_handler", DEFINITE),
+        same("in_handler", REACHABLE),
+        same("beside_stack", REACHABLE),
+        same("in_reused_frame", REACHABLE),
+    ];
+    assert_ours(&fixture("signal_stacks"), &expected);
+}
+
 /// Pages behind the end of a mapped file are not memory that could not be read.
 #[test]
 fn mappings_longer_than_their_files() {

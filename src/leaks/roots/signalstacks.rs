@@ -1,0 +1,51 @@
+//! What lies on signal stacks below the frames of a handler that runs, and on those that no thread is on: what handlers
+//! left that have returned.
+
+use super::{RootSources, mapping_at};
+use crate::addr::Addr;
+use std::ops::Range;
+
+/// The parts of signal stacks that hold nothing but old words.
+///
+/// A program may forget to take a stack back from the kernel and use its memory for something else. So one that lies only
+/// in part in a block, or in what is in use of a thread's own stack, is left as it is.
+pub(super) fn unused(sources: &RootSources<'_>) -> Vec<Range<Addr>> {
+    if sources.threads.iter().any(|thread| thread.sp.is_none()) {
+        // That one may be on any of them.
+        return Vec::new();
+    }
+    let stacks = sources.kernel.signal_stacks.iter().filter(|stack| stack.start < stack.end);
+    let stacks = stacks.filter(|stack| !crosses_blocks(sources, stack) && !is_on_a_stack(sources, stack));
+    stacks
+        .filter_map(|stack| {
+            let on_it = sources.threads.iter().filter(|thread| thread.sp.is_some_and(|sp| is_on(stack, sp)));
+            let top = on_it.filter_map(super::ThreadState::stack_top).min().unwrap_or(stack.end);
+            (stack.start < top).then_some(stack.start..top)
+        })
+        .collect()
+}
+
+/// Whether a stack pointer is on a signal stack, as the kernel has it: an empty stack's lies behind it
+/// (include/linux/sched/signal.h, `__on_sig_stack`).
+fn is_on(stack: &Range<Addr>, sp: u64) -> bool {
+    sp > stack.start.0 && sp <= stack.end.0
+}
+
+/// Whether a block begins or ends inside of the stack.
+fn crosses_blocks(sources: &RootSources<'_>, stack: &Range<Addr>) -> bool {
+    let inside = |at: Addr| stack.start < at && at < stack.end;
+    let first = sources.blocks.partition_point(|block| block.addr < stack.start);
+    let before = first.checked_sub(1).and_then(|before| sources.blocks.get(before));
+    let at_start = sources.blocks.get(first);
+    let ends_inside = [before, at_start].into_iter().flatten().any(|block| inside(block.addr.add(block.size)));
+    let begins_inside = [at_start, sources.blocks.get(first + 1)].into_iter().flatten().any(|block| inside(block.addr));
+    ends_inside || begins_inside
+}
+
+/// Whether the stack lies in frames of a thread's own stack.
+fn is_on_a_stack(sources: &RootSources<'_>, stack: &Range<Addr>) -> bool {
+    sources.threads.iter().filter_map(|thread| thread.sp).filter(|sp| !is_on(stack, *sp)).any(|sp| {
+        let own = mapping_at(sources.mappings, sp).map(|(_, mapping)| mapping);
+        own.is_some_and(|own| own.contains(stack.start) && stack.end.0 > sp)
+    })
+}
