@@ -66,6 +66,7 @@ pub(super) fn trace(
     let privileged = loses_privileges(program.path());
     // Before any thread is there: one that does not block a signal would be ended by it, and heaptrace with it.
     let mask = take_signals(profile)?;
+    control::take_job_stop()?;
     destinations.begin_trace(&mut settings, false)?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
@@ -80,6 +81,7 @@ pub(super) fn trace(
     let wanted = Wanted { profile, series: destinations.series(), passers: destinations.passers() };
     let traced = supervise(target, settings, schedule, Signals::ForTheProgram, &wanted, &progress, tick);
     drop(line);
+    control::release_job_stop()?;
     let mut traced = match traced {
         Ok(traced) => traced,
         Err(error) => {

@@ -194,6 +194,7 @@ pub fn supervise(
         let pause = next_end.map_or(pause, |end| pause.min(end - now));
         match control.next_signal_or_end(pause) {
             None => {}
+            Some(control::JOB_STOP) => control::stop_with_job()?,
             Some(signal) if schedule.toggle.is_some_and(|toggle| toggle.number() == signal) => {
                 control.request_pause(!control.is_paused());
             }

@@ -159,6 +159,10 @@ impl Control {
         let mut set = own_signals();
         // SAFETY: the set is valid, and so is the number.
         unsafe { libc::sigaddset(&raw mut set, WAKE_UP) };
+        if TAKES_JOB_STOP.load(Ordering::Acquire) {
+            // SAFETY: as above.
+            unsafe { libc::sigaddset(&raw mut set, JOB_STOP) };
+        }
         // it may have finished before this thread was registered
         let timeout = if self.is_finished() { Duration::ZERO } else { timeout };
         wait_for(&set, timeout).filter(|&signal| signal != WAKE_UP)
@@ -393,6 +397,41 @@ pub fn unblock_terminal_stops() -> Result<()> {
     let was_blocked = |&n: &i32| inherited.is_some_and(|mask| unsafe { libc::sigismember(&raw const mask.0, n) } == 1);
     let ours: Vec<i32> = TERMINAL_STOPS.into_iter().filter(|signal| !was_blocked(signal)).collect();
     change_mask(libc::SIG_UNBLOCK, &set_of(&ours)).map(|_| ())
+}
+
+/// Ctrl-Z: the shell stops a job, heaptrace and the program that it has started.
+pub const JOB_STOP: i32 = libc::SIGTSTP;
+
+/// Whether heaptrace takes [`JOB_STOP`] itself.
+static TAKES_JOB_STOP: AtomicBool = AtomicBool::new(false);
+
+/// From now on [`Control::next_signal_or_end`] tells of [`JOB_STOP`], in place of a stop. To be called behind
+/// [`block_own_signals`], by the thread that takes them, before it begins others. It is the process's first thread:
+/// the guardian reads its mask, to tell this stop, which [`stop_with_job`] makes, from SIGSTOP, which nobody can
+/// block.
+pub fn take_job_stop() -> Result<()> {
+    change_mask(libc::SIG_BLOCK, &set_of(&[JOB_STOP]))?;
+    TAKES_JOB_STOP.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Stops heaptrace as [`JOB_STOP`] does, until it is continued.
+pub fn stop_with_job() -> Result<()> {
+    let before = change_mask(libc::SIG_UNBLOCK, &set_of(&[JOB_STOP]))?;
+    let sent = send(process_id(), JOB_STOP);
+    set_mask(&before)?;
+    sent
+}
+
+/// [`JOB_STOP`] stops heaptrace again, also one that has come already.
+pub fn release_job_stop() -> Result<()> {
+    TAKES_JOB_STOP.store(false, Ordering::Release);
+    let inherited = INHERITED_MASK.get();
+    // SAFETY: the mask was filled by the kernel; the number is valid.
+    if inherited.is_some_and(|mask| unsafe { libc::sigismember(&raw const mask.0, JOB_STOP) } == 1) {
+        return Ok(());
+    }
+    change_mask(libc::SIG_UNBLOCK, &set_of(&[JOB_STOP])).map(|_| ())
 }
 
 /// Blocks signals in this thread; returns the mask from before.

@@ -7,12 +7,15 @@
 //! If the guardian itself is killed, another one takes its place ([`GuardianProcess::look_after`]), and is told all that stands
 //! in the target by then.
 //!
+//! It also has a heaptrace go on that was stopped while a thread of the target stands for it ([`stopped`]).
+//!
 //! It lives in a session of its own, where no terminal reaches it, and holds none of heaptrace's descriptors: whoever reads
 //! the other end of one must see its end when heaptrace does.
 
 pub mod orphan;
 mod record;
 mod rescue;
+mod stopped;
 
 use super::memory::TargetMemory;
 use super::orphans;

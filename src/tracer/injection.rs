@@ -1,11 +1,12 @@
 //! Failures on purpose, for the tests that show what heaptrace does to its target when it fails itself.
 //!
-//! Every call of the edge that can fail passes a point here, where it is counted. `HEAPTRACE_INJECT=panic:17` makes the
-//! seventeenth call of the tracer thread panic, `error:17` makes it fail, `abort:17` kills heaptrace in front of it, as SIGKILL
-//! does. Behind a further colon, `writes` refuses all writes through /proc/PID/mem from then on, `code` all writes to code, in
-//! whatever way; from call 0 on: from the start. `copy:stopped` has the first thread told to stop that has just made a copy of the
-//! target, `copy:killed` that copy killed, `call:killed:3` its thread killed in front of the third call that
-//! one makes for us. In builds without debug assertions none of this exists.
+//! Every call of the edge that can fail passes a point here, where it is counted. `HEAPTRACE_INJECT=panic:17` makes
+//! the seventeenth call of the tracer thread panic, `error:17` makes it fail, `abort:17` kills heaptrace in front of
+//! it, as SIGKILL does. Behind a further colon, `writes` refuses all writes through /proc/PID/mem from then on,
+//! `code` all writes to code, in whatever way; from call 0 on: from the start. `copy:stopped` has the first thread
+//! told to stop that has just made a copy of the target, `copy:killed` that copy killed, `call:killed:3` its thread
+//! killed in front of the third call that one makes for us; `call:late` has heaptrace wait for half a second in
+//! front of each such call. In builds without debug assertions none of this exists.
 
 /// What a call does to the target, as far as the injection tells calls apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,6 +143,9 @@ mod ordered {
         static CALLS: AtomicU64 = AtomicU64::new(0);
         static KILLED_AT: OnceLock<Option<u64>> = OnceLock::new();
         let read = || std::env::var("HEAPTRACE_INJECT").ok()?.strip_prefix("call:killed:")?.parse().ok();
+        if std::env::var("HEAPTRACE_INJECT").as_deref() == Ok("call:late") {
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
         if let Some(at) = *KILLED_AT.get_or_init(read)
             && CALLS.fetch_add(1, Ordering::Relaxed) + 1 == at
         {

@@ -5,7 +5,8 @@ use super::injection::{self, Call};
 use super::memory::TargetMemory;
 use super::rawregs::RawRegs;
 use super::status::{Event, WaitStatus};
-use super::{Result, TracerError, procfs, timedwait};
+use super::timedwait::{self, Entered};
+use super::{Result, TracerError, procfs};
 use crate::addr::Addr;
 use crate::arch::Regs;
 use crate::arch::xsave::{self, VectorWord};
@@ -64,7 +65,9 @@ pub(super) fn seize_unless_interrupted(tid: i32, options: i32) -> Result<bool> {
 /// Asks `tid`, running or not, to stop soon (PTRACE_INTERRUPT). The stop may merge with another one.
 pub fn interrupt(tid: i32) -> Result<()> {
     timedwait::note(tid);
-    request(libc::PTRACE_INTERRUPT, tid, 0, 0, "interrupt")
+    request(libc::PTRACE_INTERRUPT, tid, 0, 0, "interrupt")?;
+    timedwait::told(tid);
+    Ok(())
 }
 
 /// What [`wait`] returned.
@@ -78,6 +81,11 @@ pub enum Waited {
     Interrupted,
     /// No task is left to wait for.
     NoTasks,
+}
+
+/// What there is to report of one task, which is left with the kernel.
+pub(super) fn peek(tid: i32) -> Result<Option<WaitStatus>> {
+    Ok(look(Some(tid), false)?.ok().map(|(_, status)| status))
 }
 
 /// Waits for any task that the calling thread traces, or its child (`__WALL`). Without `block`, returns at once.
@@ -195,6 +203,10 @@ fn wait_for(tid: i32, flags: i32) -> Result<Waited> {
     let tid = unsafe { libc::wait4(tid, &raw mut status, flags, std::ptr::null_mut()) };
     if tid > 0 {
         let decoded = WaitStatus::decode(status);
+        if decoded == WaitStatus::EventStop {
+            // before it makes a call for us
+            timedwait::confirm(tid);
+        }
         let stopped = match decoded {
             WaitStatus::Exited(_) | WaitStatus::Signaled(_) => None,
             _ => Some(Stopped { tid }),
@@ -246,7 +258,12 @@ impl Stopped {
 
     /// Lets the task run on, delivering `signal` (0: none). Only a signal-delivery-stop may pass a signal.
     pub fn resume(self, signal: i32) -> Result<()> {
-        let_run(libc::PTRACE_CONT, self.tid, signal, "resume")
+        let entered = if signal == 0 { timedwait::enter_if_due(&self)? } else { Entered::Unchanged };
+        match entered {
+            Entered::Unchanged | Entered::Inside => let_run(libc::PTRACE_CONT, self.tid, signal, "resume"),
+            // it has run on
+            Entered::Elsewhere(_) | Entered::Running => Ok(()),
+        }
     }
 
     /// The task is no longer to be killed if the calling thread ends; see [`seize`].
@@ -275,7 +292,7 @@ impl Stopped {
     /// Of a task that PTRACE_INTERRUPT has stopped in a system call which the kernel then lets fail with EINTR, instead of
     /// starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"): makes
     /// the task call once more. A wait with a limit of time goes on with what is left of it where that is known (see
-    /// [`timedwait`]), and else begins anew.
+    /// [`timedwait`]), and else begins anew. Some do so only when the task is let go.
     ///
     /// To be called once, when the task goes on: also of one that was set back in front of such a call already, as it
     /// made another one for us.
@@ -288,7 +305,8 @@ impl Stopped {
             TargetMemory::open(self.tid, self.tid).map_or(0, |memory| memory.read_uncached(Addr(at), bytes))
         };
         let again = timedwait::shortened(self.tid, again, code);
-        if ended_early || again.0.r10 != raw.0.r10 { self.set_registers(&again) } else { Ok(()) }
+        let is_changed = ended_early || again.0.r10 != raw.0.r10;
+        if is_changed { self.set_registers(&again) } else { Ok(()) }
     }
 
     /// Leaves the task stopped for its group stop, but lets it be woken by SIGCONT (PTRACE_LISTEN).
@@ -298,7 +316,12 @@ impl Stopped {
 
     /// Lets go of the task for good, delivering `signal` (0: none).
     pub fn detach(self, signal: i32) -> Result<()> {
-        let_run(libc::PTRACE_DETACH, self.tid, signal, "detach from")
+        let (tid, due) = (self.tid, if signal == 0 { timedwait::take_due(&self)? } else { None });
+        let_run(libc::PTRACE_DETACH, tid, signal, "detach from")?;
+        if let Some(due) = due {
+            due.by_another_thread(tid);
+        }
+        Ok(())
     }
 
     /// All integer registers, in the kernel's layout.

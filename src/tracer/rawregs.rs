@@ -7,7 +7,7 @@ const SYS_IO_PGETEVENTS: libc::c_long = 333;
 
 /// System calls that end early, with EINTR, when their thread is stopped (signal(7), "Interruption of system calls and library
 /// functions by stop signals"), and those that may. They have done nothing yet then, and can be made once more.
-pub(super) const ENDING_EARLY: [libc::c_long; 22] = [
+pub(super) const ENDING_EARLY: [libc::c_long; 28] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -27,6 +27,12 @@ pub(super) const ENDING_EARLY: [libc::c_long; 22] = [
     libc::SYS_connect,
     libc::SYS_read,
     libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
     libc::SYS_io_getevents,
     SYS_IO_PGETEVENTS,
     libc::SYS_io_uring_enter,

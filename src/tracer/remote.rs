@@ -11,7 +11,7 @@ use super::procfs::{self, Position};
 use super::ptrace::{self, RESUME_FLAG, SYSTEM_CALL_STOP, Stopped, Waited};
 use super::rawregs::RawRegs;
 use super::status::WaitStatus;
-use super::{Result, TracerError, injection, timedwait};
+use super::{Result, TracerError, injection};
 use crate::addr::Addr;
 
 /// A stopped thread that can make a system call for us.
@@ -40,6 +40,8 @@ struct CallInProgress<'a> {
     sent: bool,
     running: bool,
     entered: bool,
+    /// It was about to be filtered, and made another, harmless call instead.
+    refused: bool,
     /// It has left the system call.
     left: bool,
     /// A stop signal that was swallowed meanwhile.
@@ -59,6 +61,11 @@ impl Caller<'_> {
     /// stopped by PTRACE_SYSCALL, not by a trap: that would touch SIGTRAP's action, which the call may be about.
     ///
     /// A thread that filters its system calls (seccomp) makes none: it is as if the kernel had refused it (EPERM).
+    /// Only the thread's own filter is asked for: a call meets the filters of the thread that makes it and no
+    /// other's (seccomp(2)). One that another thread installs for all (SECCOMP_FILTER_FLAG_TSYNC) is this one's from
+    /// that moment on, and no thread shows it before. It is looked for twice: here, and when the thread has entered
+    /// the call. Most kernels have decided by then whether they ask filters; where they do so later ("ptrace might
+    /// have changed work flags"), some microseconds are left in which one may come.
     ///
     /// # Errors
     /// Any failure of a ptrace request, or to write the code at first; [`TracerError::Overtaken`] if it ends instead, or stops in
@@ -66,13 +73,10 @@ impl Caller<'_> {
     /// [`TracerError::Unresponsive`] if it does not come back in time: it makes the call when it can, and goes on with `resume`.
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64> {
         let thread = self.thread;
-        // A filter may kill the program for a system call that it would never make itself; it may have come a moment ago. Most answer with this. Of a
-        // thread that is gone nothing is told: the requests below say so.
-        if procfs::status_number(thread.tid(), "Seccomp").is_some_and(|mode| mode != 0) {
+        if is_filtered(thread.tid()) {
             return Ok(-i64::from(libc::EPERM));
         }
         self.require_code_unused()?;
-        timedwait::confirm(thread.tid());
         let resume = self.resume.repeating_system_call().unwrap_or(self.resume);
         let mask = thread.signal_mask()?;
         let clear = !thread.has_signal_to_deliver()?;
@@ -93,6 +97,7 @@ impl Caller<'_> {
             sent: false,
             running: false,
             entered: false,
+            refused: false,
             left: false,
             stop_again: 0,
             in_group_stop: false,
@@ -108,6 +113,7 @@ impl Caller<'_> {
             }
         })?;
         let result = thread.registers()?.regs().result().cast_signed();
+        let result = if call.refused { -i64::from(libc::EPERM) } else { result };
         call.give_back()?;
         Ok(result)
     }
@@ -189,14 +195,17 @@ pub struct Scratch {
     saved: Option<[u8; size_of::<KernelAction>()]>,
 }
 
+/// Whether a thread filters its system calls. A filter may kill the program for one that it would never make itself;
+/// most answer with EPERM. Of a thread that is gone nothing is told: further requests say so.
+fn is_filtered(tid: i32) -> bool {
+    procfs::status_number(tid, "Seccomp").is_some_and(|mode| mode != 0)
+}
+
 /// Makes sure that no thread of the process of `tid` filters its system calls now. One that runs may do so in the next
 /// instant, and for all threads: where others run, the caller of this
 /// makes its call at once.
 fn require_unfiltered(tid: i32) -> Result<()> {
-    match procfs::tasks(tid)?
-        .into_iter()
-        .find(|tid| procfs::status_number(*tid, "Seccomp").is_some_and(|mode| mode != 0))
-    {
+    match procfs::tasks(tid)?.into_iter().find(|tid| is_filtered(*tid)) {
         Some(tid) => Err(TracerError::Filtered { tid }),
         None => Ok(()),
     }
@@ -253,7 +262,10 @@ impl CallInProgress<'_> {
             match self.wait()? {
                 (status, false) => return Err(self.overtaken(status)),
                 // The guardian traces without the option that tells them from a signal.
-                (WaitStatus::Signal(SYSTEM_CALL_STOP | libc::SIGTRAP), _) if !self.entered => self.entered = true,
+                (WaitStatus::Signal(SYSTEM_CALL_STOP | libc::SIGTRAP), _) if !self.entered => {
+                    self.entered = true;
+                    self.avoid_filter()?;
+                }
                 (WaitStatus::Signal(SYSTEM_CALL_STOP | libc::SIGTRAP), _) => self.left = true,
                 // Of the code that stands there, and it would be so again: it is not what was written.
                 (WaitStatus::Signal(libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE), _) => {
@@ -269,6 +281,22 @@ impl CallInProgress<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The thread has entered the call, and a filter may have come since it was looked for. The kernel asks filters
+    /// behind this stop. So the thread reads nothing from no
+    /// file instead, which even the strict mode allows (seccomp(2)). To make no call at all, by the number −1, would
+    /// be asked of the filter, too.
+    fn avoid_filter(&mut self) -> Result<()> {
+        if !is_filtered(self.thread.tid()) {
+            return Ok(());
+        }
+        self.refused = true;
+        let mut harmless = self.thread.registers()?;
+        let r = &mut harmless.0;
+        r.orig_rax = libc::SYS_read.cast_unsigned();
+        [r.rdi, r.rsi, r.rdx] = [u64::MAX, 0, 0];
+        self.thread.set_registers(&harmless)
     }
 
     fn overtaken(&self, status: WaitStatus) -> TracerError {

@@ -88,7 +88,9 @@ pub struct Standstill {
 impl Standstill {
     fn begin(pid: i32) -> Result<Self> {
         let mut still = Self { pid, stopped: Vec::new(), missing: BTreeSet::new() };
-        for task in seize::seize_all(pid)? {
+        let seized = seize::seize_all(pid)?;
+        timedwait::prepare(seized.iter().map(|task| task.tid));
+        for task in seized {
             still.missing.insert(task.tid);
             still.ask(task.tid)?;
         }
@@ -129,7 +131,6 @@ impl Standstill {
             match ptrace::look_at_task(tid)? {
                 Waited::Task(_, status, Some(stopped)) => {
                     self.missing.remove(&tid);
-                    timedwait::confirm(tid);
                     self.stopped.push((stopped, Cell::new(status)));
                 }
                 Waited::Task(_, _, None) | Waited::NoTasks => {
@@ -193,6 +194,8 @@ impl Standstill {
 
     /// Lets all go on. What is not out of reach, and can't be let go, is let go when this thread ends.
     fn end(self) {
+        // what takes a moment of its own comes when the others run
+        let mut last = Vec::new();
         for (stopped, status) in self.stopped {
             let tid = stopped.tid();
             let signal = match status.get() {
@@ -205,11 +208,21 @@ impl Standstill {
                     if let Err(error) = stopped.restart_interrupted_call() {
                         tracing::debug!("{error}");
                     }
+                    if timedwait::is_due(tid) {
+                        last.push(stopped);
+                        continue;
+                    }
                     0
                 }
                 _ => 0,
             };
             if let Err(error) = stopped.detach(signal) {
+                tracing::debug!("task {tid}: {error}");
+            }
+        }
+        for stopped in last {
+            let tid = stopped.tid();
+            if let Err(error) = stopped.detach(0) {
                 tracing::debug!("task {tid}: {error}");
             }
         }

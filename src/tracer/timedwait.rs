@@ -1,14 +1,24 @@
 //! Waits with a limit of time that the kernel can't take up again where they were: what is left of them when their
 //! thread is made to stop.
 //!
-//! epoll_wait(2) ends early when its thread stops for us, and is called once more. With its whole time it would never
-//! end in a process that is asked again and again. The kernel does not
-//! tell when a call began. But a thread that sleeps has last run when it went to sleep, and that /proc/PID/sched tells,
-//! by the clock of its CPU. The limit stands in a register, which
-//! keeps what is left for the next time; it is changed only where the code behind the call does not read it any more.
+//! epoll_wait(2), sigtimedwait(2) and their like end early when their thread stops for us, and are called once more.
+//! With their whole time they would never end in a process that is asked again and again. The kernel does not tell
+//! when a call began. But a thread that sleeps has last run when it went to sleep, and that /proc/PID/sched tells, by
+//! the clock of its CPU. What is left goes to where the limit was, in a register, or to a place that a register then
+//! points to ([`entering`]): so it is there the next time, too. The register is changed only where the code behind
+//! the call does not read it any more. Which calls these are: [`limits`].
+
+mod entering;
+mod limits;
 
 use super::procfs;
+use super::ptrace::Stopped;
 use super::rawregs::RawRegs;
+use super::{Result, memory::TargetMemory};
+use crate::addr::Addr;
+use crate::arch::liveness;
+pub(super) use entering::{Due, Entered};
+use limits::{Form, TimedCall};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::cell::RefCell;
@@ -16,24 +26,28 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// The system calls whose limit stands in r10, in milliseconds; negative: none.
-const TIMED: [i64; 2] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
-
 /// So long the clock of a CPU is known by one look at it: it does not count what a hypervisor takes.
 const CLOCK_IS_KNOWN: Duration = Duration::from_millis(50);
+
+/// So soon after the last look a thread must have been told to stop: it may have left its wait meanwhile, and be in
+/// another one just like it.
+const TOLD_AT_ONCE: Duration = Duration::from_micros(200);
+
+/// So long a thread may run from its sleep to its stop, in ns: in the kernel, and not in its program.
+const STRAIGHT_TO_ITS_STOP: i64 = 200_000;
 
 /// A thread in such a wait, just before it was told to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Asleep {
-    call: i64,
-    limit_ms: i32,
-    /// Where it goes on behind the call.
-    behind: u64,
+    call: TimedCall,
+    limit: Duration,
     /// How long it had slept, and when that was known.
     slept: Duration,
     at: Instant,
-    /// How often it had gone to sleep.
-    sleeps: u64,
+    /// When it was seen last that it slept.
+    seen: Instant,
+    /// What the scheduler told of it then.
+    scheduled: Scheduled,
     /// Whether it was still in that wait when it stopped.
     is_confirmed: bool,
 }
@@ -43,10 +57,27 @@ struct Noted {
     asleep: HashMap<i32, Asleep>,
     /// The clocks of CPUs: what each is ahead of ours, in ns, and when that was known.
     clocks: HashMap<usize, (i64, Instant)>,
+    /// Threads that make a call with a limit in memory when they go on.
+    due: HashMap<i32, Due>,
+    mappings: entering::Mappings,
 }
 
 thread_local! {
     static NOTED: RefCell<Noted> = RefCell::default();
+}
+
+/// Threads are about to be told to stop: learns the clocks of the CPUs that some of them sleep on in such waits. To be
+/// called before the first stands, as this thread goes to each of those CPUs.
+pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
+    NOTED.with_borrow_mut(|noted| {
+        for tid in tids {
+            if let Some((b'S', cpu)) = state_and_cpu(tid)
+                && timed_call(tid).is_some()
+            {
+                let _ = clock_of(cpu, &mut noted.clocks);
+            }
+        }
+    });
 }
 
 /// Thread `tid` is about to be told to stop: notes how long it has slept, if it does so in such a wait.
@@ -66,14 +97,24 @@ pub(super) fn note(tid: i32) {
     });
 }
 
-/// Thread `tid` has stopped, and may do something for us before it goes on: forgets what was noted if the thread has
-/// left that wait.
+/// Thread `tid` has been told to stop.
+pub(super) fn told(tid: i32) {
+    NOTED.with_borrow_mut(|noted| {
+        let is_late = |asleep: &Asleep| !asleep.is_confirmed && asleep.seen.elapsed() > TOLD_AT_ONCE;
+        if noted.asleep.get(&tid).is_some_and(is_late) {
+            noted.asleep.remove(&tid);
+        }
+    });
+}
+
+/// Thread `tid` has just stopped, and may do something for us before it goes on: forgets what was noted if the thread
+/// has left that wait.
 pub(super) fn confirm(tid: i32) {
     NOTED.with_borrow_mut(|noted| {
         if let Some(asleep) = noted.asleep.get_mut(&tid)
             && !asleep.is_confirmed
         {
-            asleep.is_confirmed = scheduled(tid).is_some_and(|(_, sleeps)| sleeps == asleep.sleeps + 1);
+            asleep.is_confirmed = Scheduled::of(tid).is_some_and(|now| asleep.scheduled.leads_straight_to(&now));
             if !asleep.is_confirmed {
                 noted.asleep.remove(&tid);
             }
@@ -83,73 +124,130 @@ pub(super) fn confirm(tid: i32) {
 
 /// Whether the kernel tells how long thread `tid`, which sleeps, has done so.
 pub(super) fn can_tell(tid: i32) -> bool {
-    scheduled(tid).is_some()
+    Scheduled::of(tid).is_some()
 }
 
 /// With what a thread makes a call once more that it was stopped in, given that it would make it with `again`: with
-/// what is left of its time. `code` reads the target's code.
-pub(super) fn shortened(tid: i32, again: RawRegs, code: impl FnOnce(u64, &mut [u8]) -> usize) -> RawRegs {
+/// what is left of its time. Where that goes to memory, it is [due](enter_if_due) when the thread goes on.
+/// `code` reads the target's code.
+pub(super) fn shortened(tid: i32, again: RawRegs, code: impl FnMut(u64, &mut [u8]) -> usize) -> RawRegs {
     const SYSCALL_LEN: u64 = 2;
-    confirm(tid);
-    let Some(asleep) = NOTED.with_borrow_mut(|noted| noted.asleep.remove(&tid)) else { return again };
-    let is_it = again.0.rax.cast_signed() == asleep.call
-        && again.0.rip.wrapping_add(SYSCALL_LEN) == asleep.behind
-        && again.0.r10 as i32 == asleep.limit_ms;
-    let mut bytes = [0; 128];
-    if !is_it {
-        return again;
-    }
-    let read = code(asleep.behind, &mut bytes);
-    if !crate::arch::liveness::r10_is_dead(bytes.get(..read).unwrap_or(&[]), asleep.behind) {
+    let asleep = NOTED.with_borrow_mut(|noted| noted.asleep.remove(&tid));
+    let Some((argument, form)) = limits::of_call(again.0.rax.cast_signed()) else { return again };
+    let asleep = asleep.filter(|asleep| asleep.is_confirmed && asleep.call.is_made_by(&again, argument));
+    // as an earlier heaptrace has left it
+    let is_at_our_place = form == Form::Timespec && argument.get(&again) == entering::place(&again);
+    let behind = again.0.rip.wrapping_add(SYSCALL_LEN);
+    if asleep.is_none() && !is_at_our_place || !liveness::is_dead(argument.register(), behind, code) {
         return again;
     }
     let mut shorter = again;
-    shorter.0.r10 = u64::from(left(asleep.limit_ms, asleep.slept + asleep.at.elapsed()));
+    match (form, asleep) {
+        (Form::Milliseconds, Some(asleep)) => {
+            let left = limits::left_in_ms(asleep.limit, asleep.slept + asleep.at.elapsed());
+            argument.set(&mut shorter, u64::from(left));
+        }
+        (Form::Milliseconds, None) => {}
+        (Form::Timespec, asleep) => {
+            let limit = asleep.map(|asleep| (asleep.limit, asleep.slept, asleep.at));
+            let value = argument.get(&again);
+            let due = Due { rip: again.0.rip, rax: again.0.rax, argument, value, limit };
+            NOTED.with_borrow_mut(|noted| noted.due.insert(tid, due));
+        }
+    }
     shorter
 }
 
-/// What is left of a limit, in ms: never too little.
-fn left(limit_ms: i32, passed: Duration) -> u32 {
-    let limit = u64::try_from(limit_ms).unwrap_or(0);
-    let passed = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
-    u32::try_from(limit.saturating_sub(passed)).unwrap_or(0)
+/// A stopped thread is about to go on, and stays traced: lets it enter the call that it makes with what is left, if
+/// it is to make one.
+///
+/// # Errors
+/// Any failure of a ptrace request.
+pub(super) fn enter_if_due(thread: &Stopped) -> Result<Entered> {
+    NOTED.with_borrow_mut(|noted| {
+        if noted.due.is_empty() {
+            return Ok(Entered::Unchanged);
+        }
+        match noted.due.remove(&thread.tid()) {
+            Some(due) => entering::enter(thread, &due, &mut noted.mappings),
+            None => Ok(Entered::Unchanged),
+        }
+    })
+}
+
+/// A stopped thread is about to be let go for good: what it is to enter afterwards.
+///
+/// # Errors
+/// Any failure of a ptrace request.
+pub(super) fn take_due(thread: &Stopped) -> Result<Option<Due>> {
+    let due = NOTED.with_borrow_mut(|noted| if noted.due.is_empty() { None } else { noted.due.remove(&thread.tid()) });
+    match due {
+        Some(due) => entering::before_letting_go(thread, due),
+        None => Ok(None),
+    }
+}
+
+/// Whether thread `tid` is to enter a call when it goes on, which takes a moment.
+pub(super) fn is_due(tid: i32) -> bool {
+    NOTED.with_borrow(|noted| noted.due.contains_key(&tid))
 }
 
 fn look(tid: i32, cpu: usize, clocks: &mut HashMap<usize, (i64, Instant)>) -> Option<Asleep> {
-    let call = read(tid, "syscall")?;
-    let (number, limit_ms, behind) = timed_call(&call)?;
-    let (since, sleeps) = scheduled(tid)?;
+    let call = timed_call(tid)?;
+    let limit = call.limit(|at| {
+        let mut bytes = [0; 16];
+        let memory = TargetMemory::open(tid, tid).ok()?;
+        (memory.read_uncached(Addr(at), &mut bytes) == bytes.len()).then_some(bytes)
+    })?;
+    let scheduled = Scheduled::of(tid)?;
     let now = clock_of(cpu, clocks)?;
     let at = Instant::now();
     // it has not run since, so all that was read is of the same sleep
-    if scheduled(tid)? != (since, sleeps) || read(tid, "syscall")? != call {
+    if timed_call(tid)? != call || Scheduled::of(tid)? != scheduled {
         return None;
     }
-    let slept = Duration::from_nanos(u64::try_from(now - since).ok()?);
-    Some(Asleep { call: number, limit_ms, behind, slept, at, sleeps, is_confirmed: false })
+    let slept = Duration::from_nanos(u64::try_from(now - scheduled.since).ok()?);
+    Some(Asleep { call, limit, slept, at, seen: Instant::now(), scheduled, is_confirmed: false })
 }
 
-/// The number, the limit and the place behind it of a timed call, as /proc/PID/syscall tells it.
-fn timed_call(text: &str) -> Option<(i64, i32, u64)> {
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let hexadecimal = |at: usize| u64::from_str_radix(words.get(at)?.strip_prefix("0x")?, 16).ok();
-    let number = words.first()?.parse().ok().filter(|number| TIMED.contains(number))?;
-    let limit_ms = hexadecimal(4)? as i32;
-    (limit_ms > 0).then_some((number, limit_ms, hexadecimal(8)?))
+fn timed_call(tid: i32) -> Option<TimedCall> {
+    TimedCall::read(&read(tid, "syscall")?)
 }
 
-/// When a thread that sleeps has last run, by the clock of its CPU in ns, and how often it has gone to sleep. None
-/// where the kernel does not tell (CONFIG_SCHED_DEBUG).
-fn scheduled(tid: i32) -> Option<(i64, u64)> {
-    let text = read(tid, "sched")?;
-    let value = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
-        Some(line.trim())
-    };
-    let (whole, parts) = value("se.exec_start")?.split_once('.')?;
-    let ran = whole.parse::<i64>().ok()?.checked_mul(1_000_000)?.checked_add(parts.parse().ok()?)?;
-    // of one that was given to another CPU it is 0
-    (ran > 0).then_some((ran, value("nr_voluntary_switches")?.parse().ok()?))
+/// What /proc/PID/sched tells of a thread. None where the kernel does not tell (CONFIG_SCHED_DEBUG).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Scheduled {
+    /// When it has last run, by the clock of its CPU in ns.
+    since: i64,
+    /// How often it has gone to sleep.
+    sleeps: u64,
+    /// How long it has run, in ns.
+    ran: i64,
+}
+
+impl Scheduled {
+    fn of(tid: i32) -> Option<Self> {
+        let text = read(tid, "sched")?;
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
+            Some(line.trim())
+        };
+        let nanoseconds = |name: &str| {
+            let (whole, parts) = value(name)?.split_once('.')?;
+            whole.parse::<i64>().ok()?.checked_mul(1_000_000)?.checked_add(parts.parse().ok()?)
+        };
+        let since = nanoseconds("se.exec_start")?;
+        let (sleeps, ran) = (value("nr_voluntary_switches")?.parse().ok()?, nanoseconds("se.sum_exec_runtime")?);
+        // of one that was given to another CPU it is 0
+        (since > 0).then_some(Self { since, sleeps, ran })
+    }
+
+    /// Whether a thread that slept then, and stands now, can have gone from there to its stop only: it has slept once
+    /// more, which is the stop, and has not run for long. One that was woken by what it waited for, and waits again
+    /// already, has done more.
+    const fn leads_straight_to(&self, now: &Self) -> bool {
+        now.sleeps == self.sleeps + 1 && now.ran - self.ran < STRAIGHT_TO_ITS_STOP
+    }
 }
 
 /// The clock of a CPU now, in ns: as that of this thread when it has just run there.
@@ -166,10 +264,10 @@ fn clock_of(cpu: usize, clocks: &mut HashMap<usize, (i64, Instant)>) -> Option<i
     sched_setaffinity(own, &only).ok()?;
     // the kernel counts the time up to here
     std::thread::yield_now();
-    let now = scheduled(super::control::thread_id());
+    let now = Scheduled::of(super::control::thread_id());
     let at = ours();
     let _ = sched_setaffinity(own, &before);
-    let ahead = now?.0 - at;
+    let ahead = now?.since - at;
     clocks.insert(cpu, (ahead, Instant::now()));
     Some(ours() + ahead)
 }
@@ -197,18 +295,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limit_of_a_timed_call_is_read() {
-        let text = "232 0x3 0x7ffd10 0x1 0xbb8 0x0 0x8 0x7ffd00 0x7f1234\n";
-        assert_eq!(timed_call(text), Some((libc::SYS_epoll_wait, 3000, 0x7f_1234)));
-        assert_eq!(timed_call(&text.replace("0xbb8", "0xffffffff")), None, "no limit");
-        assert_eq!(timed_call(&text.replace("232", "7")), None, "poll is taken up by the kernel");
-        assert_eq!(timed_call("running\n"), None);
-    }
-
-    #[test]
-    fn what_is_left_is_never_too_little() {
-        assert_eq!(left(3000, Duration::from_micros(2_000_999)), 1000);
-        assert_eq!(left(3000, Duration::from_secs(9)), 0);
+    fn a_thread_that_has_done_more_than_to_stop_has_left_its_wait() {
+        let asleep = Scheduled { since: 1_000, sleeps: 7, ran: 5_000_000 };
+        let stopped = Scheduled { since: 9_000, sleeps: 8, ran: 5_020_000 };
+        assert!(asleep.leads_straight_to(&stopped));
+        assert!(!asleep.leads_straight_to(&Scheduled { sleeps: 9, ..stopped }), "it has slept in between");
+        assert!(!asleep.leads_straight_to(&Scheduled { ran: 5_300_000, ..stopped }), "it has worked in between");
+        assert!(!asleep.leads_straight_to(&asleep), "it has not stopped");
     }
 
     #[test]
@@ -224,7 +317,7 @@ mod tests {
         while state_and_cpu(tid).unwrap().0 != b'S' {}
         let fell_asleep = began.elapsed();
         std::thread::sleep(Duration::from_millis(200));
-        let (since, _) = scheduled(tid).unwrap();
+        let since = Scheduled::of(tid).unwrap().since;
         let now = clock_of(state_and_cpu(tid).unwrap().1, &mut HashMap::new()).unwrap();
         let slept = Duration::from_nanos(u64::try_from(now - since).unwrap());
         assert!(slept <= began.elapsed() + Duration::from_millis(1), "{slept:?} of {:?}", began.elapsed());

@@ -9,12 +9,17 @@ use super::control::{self, SignalMask, TERMINAL_STOPS};
 use super::{Result, TracerError};
 use std::io::{PipeWriter, pipe};
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 /// How often the guardian looks, in ms.
 const LOOK_AROUND: i32 = 50;
 
 /// After so many looks in a row at which heaptrace was stopped it goes on.
 const STOPPED: u32 = 6;
+
+/// How long the guardian's end is waited for, and the pause between two looks: it ends at once.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// The guardian's exit status if it has made heaptrace go on.
 const WOKE: i32 = 1;
@@ -74,14 +79,34 @@ impl Lookout {
     }
 }
 
+impl Lookout {
+    /// Takes the guardian's exit status. None of one that does not end, as it was stopped or frozen: it was killed
+    /// then.
+    fn end(&self) -> Option<i32> {
+        let began = Instant::now();
+        let mut status = 0;
+        loop {
+            // SAFETY: `status` is a valid place; the child is ours.
+            match unsafe { libc::waitpid(self.child, &raw mut status, libc::WNOHANG) } {
+                0 if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+                0 => {
+                    if let Err(error) = control::send(self.child, libc::SIGKILL) {
+                        tracing::debug!("{error}");
+                    }
+                    return None;
+                }
+                child if child == self.child => return Some(status),
+                _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+                _ => return None,
+            }
+        }
+    }
+}
+
 impl Drop for Lookout {
     fn drop(&mut self) {
         drop(self.open.take());
-        let mut status = 0;
-        // SAFETY: `status` is a valid place; the child is ours and ends at once.
-        while unsafe { libc::waitpid(self.child, &raw mut status, 0) } < 0
-            && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
-        {}
+        let Some(status) = self.end() else { return };
         if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == WOKE {
             // now it may
             if let Err(error) = control::send(control::process_id(), libc::SIGSTOP) {

@@ -19,7 +19,7 @@ fn t05_sleepers_are_not_woken() {
     let ended = tracer.start_attached(&["--duration", "200ms"], pid).wait().success();
     assert_eq!(procfs::tracer_of(pid), 0);
     procfs::assert_left_as_it_was(pid);
-    for _ in 0..8 {
+    for _ in 0..11 {
         let line = sleepers.line();
         assert!(line.ends_with("on time 0"), "{line}\n{}", ended.stderr);
     }
@@ -34,7 +34,7 @@ fn t05_sleepers_are_not_woken_by_the_end_of_run() {
     let pid: i32 = sleepers.value("asleep").parse().unwrap();
     procfs::order(pid, "detach");
     wait_until_let_go(pid);
-    for _ in 0..8 {
+    for _ in 0..11 {
         let line = sleepers.line();
         assert!(line.ends_with("on time 0"), "{line}");
     }

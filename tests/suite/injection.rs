@@ -324,3 +324,21 @@ fn a_program_killed_in_a_call_for_heaptrace_has_an_end() {
         assert!(call > least, "{call} calls, {options:?}");
     }
 }
+
+/// A thread of the program installs a filter of system calls for all threads in the moment in which another one is
+/// about to make a call for us. That one does not make it, and the program lives.
+#[test]
+#[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
+fn a_filter_for_all_threads_comes_just_before_a_call() {
+    let mut program = Program::fixture("filters_all").start();
+    let pid: i32 = program.value("ready").parse().unwrap();
+    let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", "call:late");
+    let attached = tracer.start_attached(&[], pid);
+    assert_eq!(program.line(), "filtered");
+    procfs::wait_until_probed(pid);
+    program.send("go on");
+    assert_eq!(program.line(), "allocated");
+    program.feed(b"");
+    program.wait().success();
+    attached.wait().success();
+}

@@ -3,8 +3,9 @@
 use super::counts::assert_sites;
 use crate::support::program::Program;
 use crate::support::report::Report;
+use crate::support::running::Running;
 use crate::support::{fixtures, procfs};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 /// T10: thousands of realtime signals with payloads arrive once each, in order, with sender and code; their handler and
@@ -166,6 +167,65 @@ fn t09_parent_sees_stops_and_continues() {
     assert_eq!(traced.report.0["exit"]["signal"], 15);
 }
 
+/// T09: heaptrace is stopped by SIGSTOP, which it can't block. The program that it traces does not stand for that at
+/// its next allocation: heaptrace goes on.
+#[test]
+fn t09_a_program_does_not_stand_because_its_tracer_is_stopped() {
+    // one that was started, and one that was attached to
+    let mut started = Program::fixture("asleep").args(["poll"]).start_traced(&[]);
+    let pid: i32 = started.value("ready").parse().unwrap();
+    goes_on_without(&mut started, pid);
+    started.feed(b"");
+    started.wait().success();
+
+    let mut attached_to = Program::fixture("asleep").args(["poll"]).start();
+    let pid: i32 = attached_to.value("ready").parse().unwrap();
+    let tracer = Program::new("/bin/true").start_attached(&[], pid);
+    procfs::wait_until_probed(pid);
+    let heaptrace = Pid::from_raw(procfs::tracer_of(pid));
+    goes_on_without(&mut attached_to, pid);
+    // Ctrl-Z does nothing there
+    kill(heaptrace, Signal::SIGTSTP).unwrap();
+    attached_to.send("once more");
+    assert_eq!(attached_to.line(), "allocated");
+    attached_to.feed(b"");
+    attached_to.wait().success();
+    tracer.wait().success();
+}
+
+/// The tracer of a process is stopped, and the process allocates.
+fn goes_on_without(program: &mut Running, pid: i32) {
+    procfs::wait_until_probed(pid);
+    let tracer = procfs::tracer_of(pid);
+    kill(Pid::from_raw(tracer), Signal::SIGSTOP).unwrap();
+    procfs::wait_until("heaptrace is stopped", || procfs::state(tracer) == Some('T'));
+    program.send("go on");
+    assert_eq!(program.line(), "allocated");
+}
+
+/// T09: Ctrl-Z stops a program and the heaptrace that has started it together, as it stops any job, and both go on
+/// together.
+#[test]
+fn t09_a_job_stops_with_heaptrace() {
+    let mut job = Program::fixture("asleep").args(["poll"]).start_traced(&[]);
+    let pid: i32 = job.value("ready").parse().unwrap();
+    procfs::wait_until_probed(pid);
+    let group = Pid::from_raw(job.pid());
+    for _ in 0..2 {
+        killpg(group, Signal::SIGTSTP).unwrap();
+        procfs::wait_until("heaptrace is stopped", || procfs::state(job.pid()) == Some('T'));
+        wait_until_stopped(pid);
+        // longer than the guardian needs to see it
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        assert_eq!(procfs::state(job.pid()), Some('T'), "heaptrace went on by itself");
+        killpg(group, Signal::SIGCONT).unwrap();
+        job.send("go on");
+        assert_eq!(job.line(), "allocated");
+    }
+    job.feed(b"");
+    job.wait().success();
+}
+
 /// Waits until a process is stopped for good: every look at its state, many times over, shows it so.
 pub fn wait_until_stopped(pid: i32) {
     let mut in_a_row = 0;
@@ -213,7 +273,7 @@ fn t41_ctrl_c_in_run() {
     let program = Program::new(fixtures::program("forever"));
     let mut running = program.start_traced(&[]);
     running.value("ready");
-    nix::sys::signal::killpg(Pid::from_raw(running.pid()), Signal::SIGINT).unwrap();
+    killpg(Pid::from_raw(running.pid()), Signal::SIGINT).unwrap();
     let ended = running.wait();
     assert_eq!(ended.code(), 130);
     let traced = program.collect(ended);

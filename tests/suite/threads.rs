@@ -68,9 +68,7 @@ fn t12_attach_after_the_leader_has_ended() {
     // it is found by its other threads, too, whoever asks
     let tracer = Program::new("/bin/true");
     let attached = tracer.start_attached(&[], running.pid());
-    procfs::wait_until("it is traced", || procfs::tracer(live) != 0);
-    let paused = procfs::order(running.pid(), "pause");
-    assert!(paused.status.success(), "{}", String::from_utf8_lossy(&paused.stderr));
+    procfs::wait_until_answered(running.pid());
     procfs::order(running.pid(), "detach");
     attached.wait().success();
     running.feed(b"");

@@ -2,6 +2,7 @@
 
 use super::NAME;
 use super::record::{Record, SIZE, What};
+use super::stopped::Lookout;
 use crate::addr::Addr;
 use crate::patches::{LONGEST, Patches, PcLocation};
 use crate::tracer::affinity::CpuSet;
@@ -35,8 +36,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// If standard input is no such socket.
 pub fn stand_by(pinned: bool) -> Result<()> {
     let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(NAME).unwrap_or_default());
-    let mut spaces = BTreeMap::new();
-    while let Some((record, memory)) = receive(std::io::stdin().as_fd())? {
+    let mut spaces = BTreeMap::<u32, Space>::new();
+    let stdin = std::io::stdin();
+    let mut lookout = Lookout::of(stdin.as_fd());
+    loop {
+        lookout.wait(stdin.as_fd(), || spaces.values().map(|space| space.pid));
+        let Some((record, memory)) = receive(stdin.as_fd())? else { break };
         note(&mut spaces, record, memory);
     }
     // First the code of all: threads may be in front of our breakpoints at this moment.

@@ -10,7 +10,7 @@ use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, SYSTEM_CALL_STOP, Stopped, Waited};
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::{Event, WaitStatus};
-use crate::tracer::{Result, TracerError, injection, timedwait};
+use crate::tracer::{Result, TracerError, injection};
 use std::time::{Duration, Instant};
 
 /// `mov $SYS_rt_sigreturn, %rax; syscall`: what signal handlers return to in glibc.
@@ -86,7 +86,6 @@ pub fn call(
     child: &mut Option<i32>,
 ) -> Result<()> {
     super::require_unfiltered(thread.tid())?;
-    timedwait::confirm(thread.tid());
     let mask = thread.signal_mask()?;
     let state = thread.extended_state()?;
     let (at, bytes) = signal_frame(resume, mask, &state, restorer);
