@@ -289,7 +289,9 @@ impl ReadMemory for CopiedMemory<'_> {
         self.target.touched(range)
     }
 
+    /// What was executed then may be gone by now. What was data when the map was read, and is no code now, was data.
     fn is_executable(&mut self, addr: Addr) -> Option<bool> {
-        self.target.is_executable(addr)
+        let was_data = self.maps.find(addr).is_some_and(|mapping| !mapping.perms.execute);
+        self.target.is_executable(addr).filter(|is_code| *is_code || was_data)
     }
 }
