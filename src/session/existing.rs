@@ -103,7 +103,11 @@ impl Process {
         self.existing = Some(Existing { walk: None, inside });
         let walk = match copy {
             Some(Forming::Copy(lease)) => walk_on_own_thread(lease, mappings.clone()),
-            Some(Forming::Later) | None => None,
+            Some(Forming::Later) | None => {
+                // it stands: nothing is waited for
+                self.copies.forget_the_last();
+                None
+            }
         };
         match walk {
             Some(walk) => self.existing = Some(Existing { walk: Some(walk), inside }),

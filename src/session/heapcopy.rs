@@ -58,6 +58,11 @@ impl Copies {
     pub(super) const fn await_a_thread(&self) -> bool {
         !self.wanted.is_empty() || !self.dead.is_empty()
     }
+
+    /// Nobody waits for the copy that no thread could make in this moment.
+    pub(super) const fn forget_the_last(&mut self) {
+        self.is_to_be_tried_again = false;
+    }
 }
 
 #[derive(Debug)]

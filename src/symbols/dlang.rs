@@ -146,8 +146,8 @@ impl<'a> Parser<'a> {
                 name => name,
             };
             // whose parameters are no part of it
-            if name == "this(this)" && parser.eat("MFZ") {
-                return Some(name.to_owned());
+            if name == "this(this)" {
+                parser.eat("MFZ");
             }
             Some(name.to_owned())
         })

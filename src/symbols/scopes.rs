@@ -6,11 +6,35 @@ use super::dwarfsections::Slice;
 use crate::profile::symbolize::FunctionName;
 use gimli::{AttributeValue, DebuggingInformationEntry, EntriesCursor, UnitOffset, UnitRef, UnitSectionOffset};
 use rustc_hash::FxHashMap;
+use std::cell::Cell;
 
 type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
 
 /// So many entries are followed from one to the next: of functions, of types.
 const LONGEST_CHAIN: usize = 16;
+
+/// So many entries are looked at for one name, in all: a file may have any number of them, nested as it likes.
+const MOST_ENTRIES: usize = 1 << 18;
+
+/// What may still be done for a name.
+#[derive(Clone, Copy)]
+struct Rest<'a> {
+    chain: usize,
+    entries: &'a Cell<usize>,
+}
+
+impl Rest<'_> {
+    /// For what is inside of what is named; None: that is too deep.
+    fn deeper(self) -> Option<Self> {
+        Some(Self { chain: self.chain.checked_sub(1)?, ..self })
+    }
+
+    /// Another entry is looked at; None: there were too many.
+    fn take(self) -> Option<()> {
+        self.entries.set(self.entries.get().checked_sub(1)?);
+        Some(())
+    }
+}
 
 /// The entries on the way from one to the unit's, at most.
 const DEEPEST: usize = 64;
@@ -51,16 +75,18 @@ fn scoped_name(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>) -> Optio
                 | gimli::DW_LANG_C_plus_plus_20
         )
     );
-    if !is_cpp { None } else { function(unit, offset, LONGEST_CHAIN)?.filter(|name| name.len() <= LONGEST_NAME) }
+    let entries = Cell::new(MOST_ENTRIES);
+    let rest = Rest { chain: LONGEST_CHAIN, entries: &entries };
+    if !is_cpp { None } else { function(unit, offset, rest)?.filter(|name| name.len() <= LONGEST_NAME) }
 }
 
 /// As [`scoped_name`]; the inner None: there is no scope to add.
-fn function(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>, rest: usize) -> Option<Option<String>> {
+fn function(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>, rest: Rest<'_>) -> Option<Option<String>> {
     let (entry, own_name) = match named(unit, offset)? {
         Named::Linkage(_) => return Some(None),
         Named::Own(entry, name) => (entry, name),
     };
-    let parents = parents(unit, entry.offset())?;
+    let parents = parents(unit, entry.offset(), rest)?;
     let of_namespace = parents.last().is_none_or(|parent| parent.tag() == gimli::DW_TAG_namespace);
     // a function of C in a namespace is known to others, and by its name alone
     let is_external = entry.attr_value(gimli::DW_AT_external) == Some(AttributeValue::Flag(true));
@@ -108,7 +134,7 @@ fn text<'a>(unit: UnitRef<'_, Slice<'a>>, entry: &Entry<'a>, attribute: gimli::D
 }
 
 /// The entries around that at `offset`, but the unit's: outermost first.
-fn parents<'a>(unit: UnitRef<'_, Slice<'a>>, offset: UnitOffset<usize>) -> Option<Vec<Entry<'a>>> {
+fn parents<'a>(unit: UnitRef<'_, Slice<'a>>, offset: UnitOffset<usize>, rest: Rest<'_>) -> Option<Vec<Entry<'a>>> {
     let mut parents = Vec::new();
     let mut cursor: EntriesCursor<'_, Slice<'a>> = unit.entries();
     cursor.next_dfs().ok()?;
@@ -116,6 +142,7 @@ fn parents<'a>(unit: UnitRef<'_, Slice<'a>>, offset: UnitOffset<usize>) -> Optio
         // to the first child, from which siblings lead on: past the children of each, where the file says how far
         cursor.next_entry().ok()?.then_some(())?;
         loop {
+            rest.take()?;
             let at = cursor.current()?.offset();
             if at == offset {
                 return Some(parents);
@@ -133,22 +160,22 @@ fn parents<'a>(unit: UnitRef<'_, Slice<'a>>, offset: UnitOffset<usize>) -> Optio
 }
 
 /// The text of a scope, with the colons behind it.
-fn scope<'a>(unit: UnitRef<'_, Slice<'a>>, parents: &[Entry<'a>], rest: usize) -> Option<String> {
+fn scope<'a>(unit: UnitRef<'_, Slice<'a>>, parents: &[Entry<'a>], rest: Rest<'_>) -> Option<String> {
     let mut scope = String::new();
     let mut function_around = None;
-    for parent in parents {
+    // the name of a function has all scopes around it
+    let first = parents.iter().rposition(|parent| parent.tag() == gimli::DW_TAG_subprogram).unwrap_or(0);
+    for parent in parents.iter().skip(first) {
         let own_name = text(unit, parent, gimli::DW_AT_name);
         let name = match parent.tag() {
             gimli::DW_TAG_lexical_block => continue,
             gimli::DW_TAG_namespace => own_name.unwrap_or_else(|| "(anonymous namespace)".to_owned()),
             gimli::DW_TAG_subprogram => {
-                // whose name has all scopes around it
-                scope.clear();
                 function_around = Some(parent.offset());
                 match named(unit, parent.offset())? {
                     Named::Linkage(name) => function_name(&name).name.as_ref().to_owned(),
                     Named::Own(_, name) => {
-                        let rest = rest.checked_sub(1)?;
+                        let rest = rest.deeper()?;
                         function(unit, parent.offset(), rest)?.unwrap_or(name)
                     }
                 }
@@ -158,7 +185,7 @@ fn scope<'a>(unit: UnitRef<'_, Slice<'a>>, parents: &[Entry<'a>], rest: usize) -
             | gimli::DW_TAG_union_type
             | gimli::DW_TAG_enumeration_type => match own_name {
                 Some(name) => in_short(&name),
-                None => lambda(unit, parent.offset(), function_around, rest.checked_sub(1)?)
+                None => lambda(unit, parent.offset(), function_around, rest.deeper()?)
                     .unwrap_or_else(|| "{unnamed type}".to_owned()),
             },
             _ => return None,
@@ -178,7 +205,7 @@ fn lambda(
     unit: UnitRef<'_, Slice<'_>>,
     at: UnitOffset<usize>,
     around: Option<UnitOffset<usize>>,
-    rest: usize,
+    rest: Rest<'_>,
 ) -> Option<String> {
     let own = LambdaAt::of(unit, at, rest)?;
     let parameters = own.parameters.clone();
@@ -191,7 +218,7 @@ fn lambda(
         let mut children = tree.root().ok()?.children();
         while let Some(child) = children.next().ok()? {
             seen += 1;
-            if seen > MOST_SIBLINGS {
+            if seen > MOST_SIBLINGS || rest.take().is_none() {
                 return Some(format!("{{lambda{parameters}}}"));
             }
             match child.entry().tag() {
@@ -222,8 +249,8 @@ struct LambdaAt {
 }
 
 impl LambdaAt {
-    fn of(unit: UnitRef<'_, Slice<'_>>, at: UnitOffset<usize>, rest: usize) -> Option<Self> {
-        let rest = rest.checked_sub(1)?;
+    fn of(unit: UnitRef<'_, Slice<'_>>, at: UnitOffset<usize>, rest: Rest<'_>) -> Option<Self> {
+        let rest = rest.deeper()?;
         let mut tree = unit.entries_tree(Some(at)).ok()?;
         let root = tree.root().ok()?;
         let place = [gimli::DW_AT_decl_line, gimli::DW_AT_decl_column]
@@ -243,7 +270,7 @@ impl LambdaAt {
 }
 
 /// The parameters of a function in parentheses, and `const` behind them where its object is. None: not all can be named.
-fn parameters(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>, rest: usize) -> Option<String> {
+fn parameters(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>, rest: Rest<'_>) -> Option<String> {
     let mut tree = unit.entries_tree(Some(offset)).ok()?;
     let mut children = tree.root().ok()?.children();
     let mut types = Vec::new();
@@ -256,7 +283,7 @@ fn parameters(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>, rest: usi
                 if entry.attr_value(gimli::DW_AT_artificial).is_some() {
                     qualifiers = if types.is_empty() { qualifiers_of_object(unit, of) } else { "" };
                 } else {
-                    types.push(type_name(unit, without_qualifiers(unit, of)?, rest.checked_sub(1)?)?);
+                    types.push(type_name(unit, without_qualifiers(unit, of)?, rest.deeper()?)?);
                 }
             }
             gimli::DW_TAG_unspecified_parameters => types.push("...".to_owned()),
@@ -305,8 +332,8 @@ fn without_qualifiers(unit: UnitRef<'_, Slice<'_>>, of: UnitOffset<usize>) -> Op
 }
 
 /// A type as c++filt writes it. None: it is none of the usual ones.
-fn type_name(unit: UnitRef<'_, Slice<'_>>, of: UnitOffset<usize>, rest: usize) -> Option<String> {
-    let rest = rest.checked_sub(1)?;
+fn type_name(unit: UnitRef<'_, Slice<'_>>, of: UnitOffset<usize>, rest: Rest<'_>) -> Option<String> {
+    let rest = rest.deeper()?;
     let entry = unit.entry(of).ok()?;
     let inner = |suffix: &str| match entry.attr_value(gimli::DW_AT_type) {
         None => Some(format!("void{suffix}")),
@@ -326,7 +353,7 @@ fn type_name(unit: UnitRef<'_, Slice<'_>>, of: UnitOffset<usize>, rest: usize) -
         | gimli::DW_TAG_union_type
         | gimli::DW_TAG_enumeration_type => {
             let name = text(unit, &entry, gimli::DW_AT_name)?;
-            Some(scope(unit, &parents(unit, of)?, rest)? + &in_short(&name))
+            Some(scope(unit, &parents(unit, of, rest)?, rest)? + &in_short(&name))
         }
         _ => None,
     }

@@ -7,6 +7,7 @@ use crate::maps::MapIndex;
 use nix::errno::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 /// `struct procmap_query` of <linux/fs.h>. The caller fills in the first three; a size of zero asks for no name and no
 /// build ID.
@@ -44,7 +45,12 @@ pub struct MapQuery {
     file: Option<File>,
     /// For kernels that answer no queries: the map as it was read last.
     read: MapIndex,
+    /// When that was.
+    read_at: Option<Instant>,
 }
+
+/// The map is not read again before that: a program may come to a word that is no code at each call.
+const READ_AGAIN: Duration = Duration::from_millis(100);
 
 impl MapQuery {
     /// Whether code at `addr` can be executed now. `task` is a live one of the address space. None if it can't be told.
@@ -54,8 +60,9 @@ impl MapQuery {
         }
         match query(self.file.as_ref()?, addr) {
             Ok(executable) => Some(executable),
-            Err(Errno::ENOTTY) => self.by_the_file(task, addr),
-            Err(_) => None,
+            Err(Errno::ESRCH) => None,
+            // an older kernel, or something that keeps the request away
+            Err(_) => self.by_the_file(task, addr),
         }
     }
 
@@ -63,7 +70,11 @@ impl MapQuery {
     fn by_the_file(&mut self, task: i32, addr: Addr) -> Option<bool> {
         let is_code = |map: &MapIndex| map.find(addr).is_some_and(|mapping| mapping.perms.execute);
         if !is_code(&self.read) {
+            if self.read_at.is_some_and(|at| at.elapsed() < READ_AGAIN) {
+                return None;
+            }
             self.read = MapIndex::new(procfs::mappings(task).ok()?);
+            self.read_at = Some(Instant::now());
         }
         Some(is_code(&self.read))
     }

@@ -19,7 +19,7 @@ use crate::addr::Addr;
 use crate::arch::liveness;
 pub(super) use entering::{Due, Entered};
 use limits::{Form, TimedCall};
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,6 +28,11 @@ use std::time::{Duration, Instant};
 
 /// So long the clock of a CPU is known by one look at it: it does not count what a hypervisor takes.
 const CLOCK_IS_KNOWN: Duration = Duration::from_millis(50);
+
+/// So long it is waited for the clock of a CPU, on which a thread of ours has to run for that. Somebody's real-time thread may
+/// leave it no time at all: then no further clock is asked for, for so long as the second.
+const CLOCK_PATIENCE: Duration = Duration::from_millis(20);
+const CLOCK_PAUSE: Duration = Duration::from_secs(1);
 
 /// So soon after the last look a thread must have been told to stop: it may have left its wait meanwhile, and be in
 /// another one just like it.
@@ -55,26 +60,34 @@ struct Asleep {
 #[derive(Debug, Default)]
 struct Noted {
     asleep: HashMap<i32, Asleep>,
-    /// The clocks of CPUs: what each is ahead of ours, in ns, and when that was known.
-    clocks: HashMap<usize, (i64, Instant)>,
+    clocks: Clocks,
     /// Threads that make a call with a limit in memory when they go on.
     due: HashMap<i32, Due>,
     mappings: entering::Mappings,
+}
+
+/// The clocks of CPUs.
+#[derive(Debug, Default)]
+struct Clocks {
+    /// What each is ahead of ours, in ns, and when that was known.
+    known: HashMap<usize, (i64, Instant)>,
+    /// When one could not be had last.
+    failed: Option<Instant>,
 }
 
 thread_local! {
     static NOTED: RefCell<Noted> = RefCell::default();
 }
 
-/// Threads are about to be told to stop: learns the clocks of the CPUs that some of them sleep on in such waits. To be
-/// called before the first stands, as this thread goes to each of those CPUs.
+/// Threads are about to be told to stop: learns the clocks of the CPUs that some of them sleep on in such waits. Best called
+/// before the first stands, as that takes a moment.
 pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
     NOTED.with_borrow_mut(|noted| {
         for tid in tids {
             if let Some((b'S', cpu)) = state_and_cpu(tid)
                 && timed_call(tid).is_some()
             {
-                let _ = clock_of(cpu, &mut noted.clocks);
+                let _ = noted.clocks.now(cpu);
             }
         }
     });
@@ -132,7 +145,11 @@ pub(super) fn can_tell(tid: i32) -> bool {
 /// `code` reads the target's code.
 pub(super) fn shortened(tid: i32, again: RawRegs, code: impl FnMut(u64, &mut [u8]) -> usize) -> RawRegs {
     const SYSCALL_LEN: u64 = 2;
-    let asleep = NOTED.with_borrow_mut(|noted| noted.asleep.remove(&tid));
+    let asleep = NOTED.with_borrow_mut(|noted| {
+        // of an earlier stop, after which it got a signal
+        noted.due.remove(&tid);
+        noted.asleep.remove(&tid)
+    });
     let Some((argument, form)) = limits::of_call(again.0.rax.cast_signed()) else { return again };
     let asleep = asleep.filter(|asleep| asleep.is_confirmed && asleep.call.is_made_by(&again, argument));
     // as an earlier heaptrace has left it
@@ -164,15 +181,15 @@ pub(super) fn shortened(tid: i32, again: RawRegs, code: impl FnMut(u64, &mut [u8
 /// # Errors
 /// Any failure of a ptrace request.
 pub(super) fn enter_if_due(thread: &Stopped) -> Result<Entered> {
-    NOTED.with_borrow_mut(|noted| {
-        if noted.due.is_empty() {
-            return Ok(Entered::Unchanged);
-        }
-        match noted.due.remove(&thread.tid()) {
-            Some(due) => entering::enter(thread, &due, &mut noted.mappings),
-            None => Ok(Entered::Unchanged),
-        }
-    })
+    let taken = NOTED.with_borrow_mut(|noted| {
+        let due = if noted.due.is_empty() { None } else { noted.due.remove(&thread.tid()) };
+        due.map(|due| (due, noted.mappings.take()))
+    });
+    let Some((due, mut mappings)) = taken else { return Ok(Entered::Unchanged) };
+    // nothing is borrowed meanwhile: stops that are looked at there are noted, too
+    let entered = entering::enter(thread, &due, &mut mappings);
+    NOTED.with_borrow_mut(|noted| noted.mappings = mappings);
+    entered
 }
 
 /// A stopped thread is about to be let go for good: what it is to enter afterwards.
@@ -192,7 +209,7 @@ pub(super) fn is_due(tid: i32) -> bool {
     NOTED.with_borrow(|noted| noted.due.contains_key(&tid))
 }
 
-fn look(tid: i32, cpu: usize, clocks: &mut HashMap<usize, (i64, Instant)>) -> Option<Asleep> {
+fn look(tid: i32, cpu: usize, clocks: &mut Clocks) -> Option<Asleep> {
     let call = timed_call(tid)?;
     let limit = call.limit(|at| {
         let mut bytes = [0; 16];
@@ -200,7 +217,7 @@ fn look(tid: i32, cpu: usize, clocks: &mut HashMap<usize, (i64, Instant)>) -> Op
         (memory.read_uncached(Addr(at), &mut bytes) == bytes.len()).then_some(bytes)
     })?;
     let scheduled = Scheduled::of(tid)?;
-    let now = clock_of(cpu, clocks)?;
+    let now = clocks.now(cpu)?;
     let at = Instant::now();
     // it has not run since, so all that was read is of the same sleep
     if timed_call(tid)? != call || Scheduled::of(tid)? != scheduled {
@@ -250,26 +267,47 @@ impl Scheduled {
     }
 }
 
-/// The clock of a CPU now, in ns: as that of this thread when it has just run there.
-fn clock_of(cpu: usize, clocks: &mut HashMap<usize, (i64, Instant)>) -> Option<i64> {
-    if let Some(&(ahead, at)) = clocks.get(&cpu)
-        && at.elapsed() < CLOCK_IS_KNOWN
-    {
-        return Some(ours() + ahead);
+impl Clocks {
+    /// The clock of a CPU now, in ns.
+    fn now(&mut self, cpu: usize) -> Option<i64> {
+        if let Some(&(ahead, at)) = self.known.get(&cpu)
+            && at.elapsed() < CLOCK_IS_KNOWN
+        {
+            return Some(ours() + ahead);
+        }
+        if self.failed.is_some_and(|failed| failed.elapsed() < CLOCK_PAUSE) {
+            return None;
+        }
+        // The thread that traces stays where it is: it could be kept from going on while the process stands.
+        let (sender, told) = std::sync::mpsc::sync_channel(1);
+        let work = move || {
+            // nobody may wait any more
+            let _ = sender.send(ahead_of_ours(cpu));
+        };
+        let begun = std::thread::Builder::new().name("clock".to_owned()).spawn(work);
+        match begun.ok().and_then(|_| told.recv_timeout(CLOCK_PATIENCE).ok()).flatten() {
+            Some(ahead) => {
+                self.known.insert(cpu, (ahead, Instant::now()));
+                Some(ours() + ahead)
+            }
+            None => {
+                self.failed = Some(Instant::now());
+                None
+            }
+        }
     }
-    let own = Pid::from_raw(0);
-    let before = sched_getaffinity(own).ok()?;
+}
+
+/// How far the clock of a CPU is ahead of ours, in ns: it is that of this thread when it has just run there, and stays there.
+fn ahead_of_ours(cpu: usize) -> Option<i64> {
     let mut only = CpuSet::new();
     only.set(cpu).ok()?;
-    sched_setaffinity(own, &only).ok()?;
+    sched_setaffinity(Pid::from_raw(0), &only).ok()?;
     // the kernel counts the time up to here
     std::thread::yield_now();
     let now = Scheduled::of(super::control::thread_id());
     let at = ours();
-    let _ = sched_setaffinity(own, &before);
-    let ahead = now?.since - at;
-    clocks.insert(cpu, (ahead, Instant::now()));
-    Some(ours() + ahead)
+    Some(now?.since - at)
 }
 
 /// A clock of ours, in ns.
@@ -318,7 +356,7 @@ mod tests {
         let fell_asleep = began.elapsed();
         std::thread::sleep(Duration::from_millis(200));
         let since = Scheduled::of(tid).unwrap().since;
-        let now = clock_of(state_and_cpu(tid).unwrap().1, &mut HashMap::new()).unwrap();
+        let now = Clocks::default().now(state_and_cpu(tid).unwrap().1).unwrap();
         let slept = Duration::from_nanos(u64::try_from(now - since).unwrap());
         assert!(slept <= began.elapsed() + Duration::from_millis(1), "{slept:?} of {:?}", began.elapsed());
         assert!(slept + fell_asleep >= Duration::from_millis(150), "{slept:?}");

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// The clock is looked at after so many events.
 const AT_A_TIME: usize = 64;
 
+/// So many ranges that were mapped meanwhile are told apart.
+const MOST_RANGES: usize = 1 << 10;
+
 /// See the module's head.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -35,6 +38,13 @@ impl Held {
         };
         if !new.is_empty() {
             self.mapped.push(new);
+        }
+        if self.mapped.len() > MOST_RANGES {
+            // each call that unmaps looks through them: from here on anything between may be the program's
+            let start = self.mapped.iter().map(|range| range.start).min().unwrap_or(0);
+            let end = self.mapped.iter().map(|range| range.end).max().unwrap_or(0);
+            self.mapped.clear();
+            self.mapped.push(start..end);
         }
         self.events.push_back((time_ns, kind));
     }

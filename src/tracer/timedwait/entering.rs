@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 /// So long mappings are taken for what they were: threads that go on together need them once.
 const MAPPINGS_ARE_KNOWN: Duration = Duration::from_millis(100);
 
+/// So long it is waited for a thread to enter its call, while others may wait for us. It goes on by itself after that.
+const ENTERING: Duration = Duration::from_millis(20);
+
 /// Pause between two looks at a thread that has not entered its call yet.
 const PAUSE: Duration = Duration::from_micros(20);
 
@@ -92,7 +95,7 @@ pub(super) fn enter(thread: &Stopped, due: &Due, mappings: &mut Mappings) -> Res
                 }
                 return Ok(Entered::Elsewhere(status));
             }
-            None if began.elapsed() > PATIENCE => return Ok(Entered::Running),
+            None if began.elapsed() > ENTERING => return Ok(Entered::Running),
             None => std::thread::sleep(PAUSE),
         }
     }
