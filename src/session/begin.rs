@@ -190,6 +190,7 @@ impl Session {
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
         if process.settings.existing {
             process.look_for_existing(&mut self.stops)?;
+            process.install_sigtrap_fallback_while_all_stand(&mut self.stops)?;
         }
         process.begin_to_watch_trap_action();
         process.apply_probing();

@@ -160,6 +160,25 @@ impl Process {
         Ok(())
     }
 
+    /// All threads stand still, and the breakpoints come next: one that was told to stop installs the handler before that.
+    pub(super) fn install_sigtrap_fallback_while_all_stand(&mut self, stops: &mut Stops) -> Result<()> {
+        let told = |(tid, status, _): &&(i32, WaitStatus, Stopped)| {
+            *status == WaitStatus::EventStop && self.is_own_thread(*tid)
+        };
+        let Some((tid, _, thread)) = stops.waiting.iter().find(told) else { return Ok(()) };
+        self.space.memory.stands_still(Some(*tid));
+        let kept = self.keep_sigtrap_fallback(*tid, thread, stops);
+        self.space.memory.stands_still(None);
+        match kept {
+            Err(TracerError::Overtaken { tid, status }) => {
+                stops.overtake(tid, status);
+                Ok(())
+            }
+            Err(error) if error.is_out_of_reach() => Ok(()),
+            kept => kept,
+        }
+    }
+
     /// A new image gets no breakpoint before it has the handler.
     pub(super) fn hold_probes_back(&mut self) {
         if self.settings.guardian.is_some() {

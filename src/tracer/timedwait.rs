@@ -23,6 +23,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -76,7 +77,8 @@ struct Clocks {
 }
 
 thread_local! {
-    static NOTED: RefCell<Noted> = RefCell::default();
+    // Never dropped: the C library aborts where it has no memory to note that something is to be.
+    static NOTED: RefCell<ManuallyDrop<Noted>> = RefCell::default();
 }
 
 /// Threads are about to be told to stop: learns the clocks of the CPUs that some of them sleep on in such waits. Best called

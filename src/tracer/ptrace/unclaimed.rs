@@ -12,10 +12,12 @@
 use super::{Result, Stopped, Waited, look, poll_task, wait_for};
 use crate::tracer::status::WaitStatus;
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 
 thread_local! {
     /// Tasks with the signals of their stops, which were told of while the kernel still holds them to be unreported.
-    static UNCLAIMED: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
+    // Never dropped: the C library aborts where it has no memory to note that something is to be.
+    static UNCLAIMED: RefCell<ManuallyDrop<Vec<(i32, i32)>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// The task was resumed: its report is no longer there to be taken.
@@ -39,7 +41,7 @@ pub(super) fn take(tid: i32, status: WaitStatus) -> Result<Option<Waited>> {
 
 /// Takes the reports that were left. Some: what has come instead of one, as the task was killed.
 pub(super) fn claim_all() -> Result<Option<Waited>> {
-    while let Some((tid, signal)) = UNCLAIMED.with_borrow_mut(Vec::pop) {
+    while let Some((tid, signal)) = UNCLAIMED.with_borrow_mut(|unclaimed| unclaimed.pop()) {
         if let Some(other) = claim(tid, signal)? {
             return Ok(Some(other));
         }
