@@ -157,7 +157,7 @@ impl Process {
         self.tell_existing(AT_A_TIME);
     }
 
-    /// Whether the heap as it is told lacks blocks from before the attach.
+    /// Whether the readers still lack blocks from before the attach.
     pub(super) const fn awaits_existing(&self) -> bool {
         self.existing.is_some()
     }

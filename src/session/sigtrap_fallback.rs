@@ -160,7 +160,8 @@ impl Process {
         Ok(())
     }
 
-    /// All threads stand still, and the breakpoints come next: one that was told to stop installs the handler before that.
+    /// All threads stand still, and the breakpoints come next: one of the interrupted threads installs the handler
+    /// before that.
     pub(super) fn install_sigtrap_fallback_while_all_stand(&mut self, stops: &mut Stops) -> Result<()> {
         let told = |(tid, status, _): &&(i32, WaitStatus, Stopped)| {
             *status == WaitStatus::EventStop && self.is_own_thread(*tid)

@@ -1,4 +1,4 @@
-//! Events that are held back until the blocks from before the attach are told.
+//! Events that the stream holds back until it has the blocks from before the attach.
 //!
 //! A copy of the process is walked while the process runs on. The blocks that are found come first in the stream, at the
 //! time of the copy; what happened since follows in its order. Both are told in short pieces, as the program may wait.
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The clock is looked at after so many events.
 const AT_A_TIME: usize = 64;
 
-/// So many ranges that were mapped meanwhile are told apart.
+/// The most ranges that are kept apart of what the program has mapped meanwhile.
 const MOST_RANGES: usize = 1 << 10;
 
 /// See the module's head.
@@ -106,7 +106,7 @@ impl Observer {
         }
     }
 
-    /// How many events are held back. None: each is told when it comes.
+    /// How many events are held back. None: the readers get each as it comes.
     pub(in crate::session) fn held(&self) -> Option<usize> {
         self.stream.held.as_ref().map(|held| held.events.len())
     }
