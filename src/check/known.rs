@@ -4,6 +4,7 @@
 //! The table (`known.supp`) has a version, which each report names, so that it can be told why two reports differ.
 
 use super::suppressions::Suppressions;
+use crate::allocators::AllocatorTable;
 use crate::profile::leaks::KNOWN_LEAKS;
 use crate::profile::{Location, ModuleInfo, Profile};
 
@@ -41,8 +42,12 @@ pub(super) fn is_of_allocator(profile: &Profile, stack: usize) -> bool {
         module.path.file_name().is_some_and(|name| name.to_string_lossy() == profile.meta.process.program)
     };
     let program = profile.modules.iter().position(is_program);
+    // one of which only functions are probed that the user has named may leak in its constructors as any other does
+    let table = AllocatorTable::new();
+    let is_known = |function: &String| table.lookup(function).is_some();
     let is_allocator = |module: &Option<usize>| {
-        profile.allocators.iter().any(|allocator| Some(allocator.module) == *module) && *module != program
+        let of_module = profile.allocators.iter().filter(|allocator| Some(allocator.module) == *module);
+        *module != program && of_module.flat_map(|allocator| &allocator.functions).any(is_known)
     };
     // what the linker calls from within are other modules' constructors
     linker > 0

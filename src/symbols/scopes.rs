@@ -3,6 +3,7 @@
 
 use super::demangle::{LONGEST_NAME, function_name};
 use super::dwarfsections::Slice;
+use crate::heaptypes::usual_name;
 use crate::profile::symbolize::FunctionName;
 use gimli::{AttributeValue, DebuggingInformationEntry, EntriesCursor, UnitOffset, UnitRef, UnitSectionOffset};
 use rustc_hash::FxHashMap;
@@ -341,7 +342,7 @@ fn type_name(unit: UnitRef<'_, Slice<'_>>, of: UnitOffset<usize>, rest: Rest<'_>
         Some(_) => None,
     };
     match entry.tag() {
-        gimli::DW_TAG_base_type => Some(base_name(&text(unit, &entry, gimli::DW_AT_name)?).to_owned()),
+        gimli::DW_TAG_base_type => text(unit, &entry, gimli::DW_AT_name).map(usual_name),
         gimli::DW_TAG_pointer_type => inner("*"),
         gimli::DW_TAG_reference_type => inner("&"),
         gimli::DW_TAG_rvalue_reference_type => inner("&&"),
@@ -359,23 +360,8 @@ fn type_name(unit: UnitRef<'_, Slice<'_>>, of: UnitOffset<usize>, rest: Rest<'_>
     }
 }
 
-/// Names of integers as gcc's debug information has them, and as c++filt does. None is part of one behind it.
-const INTEGERS: [(&str, &str); 6] = [
-    ("long long unsigned int", "unsigned long long"),
-    ("long unsigned int", "unsigned long"),
-    ("short unsigned int", "unsigned short"),
-    ("long long int", "long long"),
-    ("long int", "long"),
-    ("short int", "short"),
-];
-
-fn base_name(name: &str) -> &str {
-    INTEGERS.iter().find(|(long, _)| *long == name).map_or(name, |(_, short)| short)
-}
-
 /// A name whose template arguments have the names of integers as c++filt does.
 fn in_short(name: &str) -> String {
     let Some((head, arguments)) = name.split_once('<') else { return name.to_owned() };
-    let arguments = INTEGERS.iter().fold(arguments.to_owned(), |text, (long, short)| text.replace(long, short));
-    format!("{head}<{arguments}")
+    format!("{head}<{}", usual_name(arguments.to_owned()))
 }

@@ -1,12 +1,50 @@
 //! The own chain of tracers: who traces heaptrace, who traces that one, and so on.
 //!
 //! A tracer that traces its own tracer waits for it, as that waits for the first. If both are killed, each waits in its
-//! exit stop
-//! for the other, and not even SIGKILL ends them. The kernel allows it; so whoever stands in the chain is refused
-//! before it is seized.
+//! exit stop for the other, and not even SIGKILL ends them. The kernel allows it; so whoever stands in the chain is
+//! refused before it is seized. Between the look at the chain and the seizure no other heaptrace may seize: two that
+//! attach to each other in the same instant would both find nothing.
 
 use super::{TracerError, guardian, procfs};
+use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+/// What all heaptraces of a PID namespace can lock, whatever their binary, user and network: nothing is written there.
+const LOCKED: &str = "/proc";
+
+/// So long another heaptrace may take for its seizure. Then we go on: whoever holds the lock for ever must not keep us
+/// from our work.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pause between two tries to get the lock.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// No other heaptrace seizes anything while this is there.
+#[derive(Debug)]
+pub(super) struct Alone {
+    _lock: Option<Flock<File>>,
+}
+
+impl Alone {
+    /// Waits for others that seize, for `patience` at most. Where the lock can't be had, there is none.
+    fn within(patience: Duration) -> Self {
+        let began = Instant::now();
+        let Ok(mut file) = File::open(LOCKED) else { return Self { _lock: None } };
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Self { _lock: Some(lock) },
+                Err((back, nix::Error::EWOULDBLOCK | nix::Error::EINTR)) if began.elapsed() < patience => file = back,
+                Err((_, error)) => {
+                    tracing::debug!("no lock of {LOCKED}: {error}");
+                    return Self { _lock: None };
+                }
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
 
 /// What /proc tells of who traces whom.
 trait Lineage {
@@ -87,6 +125,17 @@ pub fn require_outside(pid: i32) -> super::Result<()> {
         Some(way) => Err(TracerError::OwnTracer { pid, way: way.into_iter().map(named).collect() }),
         None => Ok(()),
     }
+}
+
+/// The same, and no other heaptrace seizes anything until the value is dropped, when the caller has seized a thread of
+/// the process: others see by it who traces whom.
+///
+/// # Errors
+/// [`TracerError::OwnTracer`].
+pub(super) fn before_seizing(pid: i32) -> super::Result<Alone> {
+    let alone = Alone::within(PATIENCE);
+    require_outside(pid)?;
+    Ok(alone)
 }
 
 /// The refusal in words.
@@ -191,6 +240,20 @@ mod tests {
         // 20 is hidden: known by its id only
         let processes: &[(i32, &[(i32, i32)])] = &[(10, &[(10, 20)]), (40, &[(40, 0)])];
         assert_eq!(ways(processes, &[], &[20, 40]), [Some(vec![20]), None]);
+    }
+
+    #[test]
+    fn one_seizes_at_a_time_and_none_for_ever() {
+        let first = Alone::within(PATIENCE);
+        // unless a heaptrace of somebody else's holds it
+        assert!(first._lock.is_some());
+        assert!(Alone::within(Duration::ZERO)._lock.is_none());
+        let began = Instant::now();
+        assert!(Alone::within(20 * PAUSE)._lock.is_none());
+        assert!(began.elapsed() >= 20 * PAUSE);
+        let other = std::thread::spawn(|| Alone::within(PATIENCE)._lock.is_some());
+        drop(first);
+        assert!(other.join().unwrap_or(false));
     }
 
     #[test]

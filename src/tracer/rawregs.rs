@@ -2,6 +2,9 @@
 
 use crate::arch::{Regs, reg};
 
+/// The length of the `syscall` instruction, in bytes.
+pub(super) const SYSCALL_LEN: u64 = 2;
+
 /// io_pgetevents(2), which libc does not name.
 const SYS_IO_PGETEVENTS: libc::c_long = 333;
 
@@ -84,7 +87,6 @@ impl RawRegs {
         // Not among the numbers that programs get to see: include/linux/errno.h.
         const ERESTARTSYS: i64 = 512;
         const ERESTART_RESTARTBLOCK: i64 = 516;
-        const SYSCALL_LEN: u64 = 2;
         if self.0.orig_rax.cast_signed() < 0 {
             return None;
         }

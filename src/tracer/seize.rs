@@ -38,7 +38,7 @@ const DOUBT: Duration = Duration::from_millis(200);
 /// [own chain of tracers](chain).
 pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
     ids::require_own()?;
-    chain::require_outside(pid)?;
+    let mut alone = Some(chain::before_seizing(pid)?);
     let mut seizure =
         Seizure { pid, own_tid: super::control::thread_id(), seized: BTreeMap::new(), began: Instant::now() };
     // Without it, an exec at the wrong moment would hold us up for ever.
@@ -47,7 +47,10 @@ pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
     let mut doubtful_since: Option<(Instant, Option<Addr>)> = None;
     loop {
         match seizure.pass() {
-            Ok(true) => (quiet_passes, doubtful_since) = (0, None),
+            Ok(true) => {
+                drop(alone.take());
+                (quiet_passes, doubtful_since) = (0, None);
+            }
             Ok(false) => quiet_passes += 1,
             Err(error) => {
                 // Each image has a stack of its own: it is another one if there was an exec since.

@@ -13,7 +13,7 @@ mod limits;
 
 use super::procfs;
 use super::ptrace::Stopped;
-use super::rawregs::RawRegs;
+use super::rawregs::{RawRegs, SYSCALL_LEN};
 use super::{Result, memory::TargetMemory};
 use crate::addr::Addr;
 use crate::arch::liveness;
@@ -146,7 +146,6 @@ pub(super) fn can_tell(tid: i32) -> bool {
 /// what is left of its time. Where that goes to memory, it is [due](enter_if_due) when the thread goes on.
 /// `code` reads the target's code.
 pub(super) fn shortened(tid: i32, again: RawRegs, code: impl FnMut(u64, &mut [u8]) -> usize) -> RawRegs {
-    const SYSCALL_LEN: u64 = 2;
     let asleep = NOTED.with_borrow_mut(|noted| {
         // of an earlier stop, after which it got a signal
         noted.due.remove(&tid);

@@ -12,7 +12,7 @@
 
 use super::super::memory::TargetMemory;
 use super::super::ptrace::{self, PATIENCE, SYSTEM_CALL_STOP, Stopped};
-use super::super::rawregs::RawRegs;
+use super::super::rawregs::{RawRegs, SYSCALL_LEN};
 use super::super::remote::function;
 use super::super::status::WaitStatus;
 use super::super::{Result, TracerError, procfs};
@@ -99,7 +99,7 @@ pub(super) fn enter(thread: &Stopped, due: &Due, mappings: &mut Mappings) -> Res
             None => std::thread::sleep(PAUSE),
         }
     }
-    ptrace::poll_task(tid)?;
+    // The status is not taken: that of a thread that was killed meanwhile would be lost. It ends when the thread goes on.
     let mut inside = thread.registers()?;
     due.argument.set(&mut inside, at);
     thread.set_registers(&inside)?;
@@ -193,7 +193,6 @@ fn is_caught(tid: i32, signal: i32) -> bool {
 
 /// Of a thread in front of a call: as it is behind it, when that has ended early.
 fn ended_early(before: &RawRegs) -> RawRegs {
-    const SYSCALL_LEN: u64 = 2;
     let mut behind = *before;
     behind.0.rip = before.0.rip.wrapping_add(SYSCALL_LEN);
     behind.0.rax = i64::from(-libc::EINTR).cast_unsigned();

@@ -1,6 +1,6 @@
 //! Which system calls have a limit of time that they would begin anew with, and where it stands.
 
-use super::super::rawregs::RawRegs;
+use super::super::rawregs::{RawRegs, SYSCALL_LEN};
 use iced_x86::Register;
 use std::time::Duration;
 
@@ -102,7 +102,6 @@ impl TimedCall {
 
     /// Whether a thread with these registers is about to make it.
     pub(super) const fn is_made_by(&self, again: &RawRegs, argument: Argument) -> bool {
-        const SYSCALL_LEN: u64 = 2;
         again.0.rax.cast_signed() == self.number
             && again.0.rip.wrapping_add(SYSCALL_LEN) == self.behind
             && argument.get(again) == self.value

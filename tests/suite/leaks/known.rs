@@ -40,6 +40,15 @@ fn what_an_allocator_keeps_of_its_constructors_is_its_own() {
     assert_eq!(judged(&checked), (23, 48, 56 + 72), "{}", checked.ended.stderr);
 }
 
+/// That the user names a function of a library makes that no allocator: what its constructor loses is lost.
+#[test]
+fn a_library_of_a_named_function_has_nothing_of_its_own() {
+    let library = fixtures::library("leaks/own_pool");
+    let program = Program::new(fixtures::program_linked("leaks/uses_allocator", &[&library]));
+    let checked = program.checked(&["--alloc-fn", "pool_take:size=arg1"]);
+    assert_eq!(judged(&checked), (23, 0, 48), "{}", checked.ended.stderr);
+}
+
 /// tcmalloc's constructor keeps an object of 8 bytes that nothing points to.
 #[test]
 fn programs_on_tcmalloc_are_clean() {
