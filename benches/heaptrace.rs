@@ -8,6 +8,9 @@ mod parts {
     pub mod crowd;
     pub mod engines;
     pub mod floor;
+    pub mod long;
+    pub mod measured;
+    pub mod performance;
     pub mod programs;
     pub mod server;
     pub mod slopes;
@@ -18,8 +21,9 @@ mod parts {
 
 use parts::basics::{installed, median};
 use parts::floor::round_trip;
+use parts::measured::Page;
 use parts::programs::{fixture, heaptrace, pairs, resident, wall};
-use parts::{crowd, engines, server, slopes, whole};
+use parts::{crowd, engines, long, performance, server, slopes, whole};
 use std::path::Path;
 
 /// Frames on the stack of most measurements.
@@ -38,15 +42,19 @@ fn row(name: &str, figure: String, ratio: String, limit: &str) {
 fn main() {
     // cargo passes --bench, and perhaps names of sections: else there are all
     let program = fixture("pairs");
-    let sections: [(&str, &dyn Fn()); 6] = [
+    let sections: [(&str, &dyn Fn()); 7] = [
         ("basics", &|| basics(&program)),
         ("engines", &|| engines::table(&program)),
-        ("mixed", &slopes::table),
+        ("mixed", &|| slopes::tables(&mut Page::default())),
+        ("long", &|| long::tables(&mut Page::default())),
         ("whole", &whole::table),
         ("threads", &|| crowd::table(&fixture("crowd"))),
         ("server", &server::table),
     ];
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    if asked.iter().any(|asked| asked == "performance") {
+        return performance::write();
+    }
     for (name, section) in sections {
         if asked.is_empty() || asked.iter().any(|asked| asked == name) {
             section();

@@ -6,6 +6,7 @@
 
 mod parts {
     pub mod basics;
+    #[allow(dead_code, reason = "others use the rest")]
     pub mod workloads;
 }
 

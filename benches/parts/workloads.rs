@@ -54,9 +54,70 @@ pub fn workloads() -> Vec<Workload> {
     found
 }
 
+/// Those that run for 0.2 to 5 s, as far as they are installed: with larger inputs, and programs of objects.
+pub fn long() -> Vec<Workload> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-long");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = |name: &str, text: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let json = file("big.json", json(60_000));
+    let sql = file("big.sql", sql(120_000));
+    let xml = file("big.xml", xml(120_000));
+    let headers = file("headers.cc", headers());
+    let jq = "[.[]|select(.id%2==0)|{id,name,t:(.tags|join(\",\"))}]|length";
+    // on one line: heaptrack takes what stands behind a line feed for its own
+    let parse = "import json,sys,re,collections; d=json.load(open(sys.argv[1])); \
+                 print(len(collections.Counter(re.findall(r'\\w+',json.dumps([x['tags'] for x in d])))))";
+    let sort = "my %h; for my $i (0..150000) { push @{$h{$i * 7919 % 1009}}, \"row $i\" } \
+                my $n = 0; for my $k (sort keys %h) { $n += length join ',', sort @{$h{$k}} } print $n";
+    let mut found = Vec::new();
+    let mut add = |name: &'static str, words: &[&str]| {
+        found.push(Workload { name, words: words.iter().map(|word| (*word).to_owned()).collect() });
+    };
+    for (name, words) in [
+        ("jq", &["jq", jq, &json][..]),
+        ("sqlite3", &["sqlite3", ":memory:", &format!(".read {sql}")]),
+        ("xmllint", &["xmllint", "--noout", "--xpath", "count(//item[@id mod 3=0]/name)", &xml]),
+        ("python3", &["/usr/bin/python3", "-c", parse, &json]),
+        ("perl", &["perl", "-e", sort]),
+    ] {
+        if installed(name) {
+            add(name, words);
+        }
+    }
+    if let Some(cc1plus) = proper("g++", "cc1plus") {
+        let target =
+            Command::new("g++").arg("-print-multiarch").output().map(|output| output.stdout).unwrap_or_default();
+        let target = String::from_utf8_lossy(&target).trim().to_owned();
+        add(
+            "cc1plus",
+            &[&cc1plus, "-quiet", "-imultiarch", &target, "-D_GNU_SOURCE", "-O2", &headers, "-o", "/dev/null"],
+        );
+    }
+    for (name, compiler, flags) in [
+        ("objects.cc", "c++", &["-O2", "-g", "-std=c++17"][..]),
+        ("objects.rs", "rustc", &["-O", "-g", "--edition", "2021"]),
+    ] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/speed").join(name);
+        let program = folder.join(name.replace('.', "-"));
+        let built = Command::new(compiler).args(flags).arg("-o").arg(&program).arg(source).status();
+        assert!(built.is_ok_and(|status| status.success()), "building {name}");
+        add(name, &[&program.display().to_string(), "80"]);
+    }
+    found
+}
+
 /// The C compiler proper, which gcc only starts.
 fn compiler() -> Option<String> {
-    let output = Command::new("gcc").arg("-print-prog-name=cc1").output().ok()?;
+    proper("gcc", "cc1")
+}
+
+/// A compiler proper, which its driver only starts.
+fn proper(driver: &str, name: &str) -> Option<String> {
+    let output = Command::new(driver).arg(format!("-print-prog-name={name}")).output().ok()?;
     let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     path.is_absolute().then(|| path.display().to_string())
 }
@@ -149,6 +210,14 @@ fn xml(items: u32) -> String {
         .expect("a string takes all");
     }
     text + "</list>\n"
+}
+
+/// C++ that uses a few headers of the standard library.
+fn headers() -> String {
+    "#include <map>\n#include <regex>\n#include <string>\n#include <vector>\n\
+     bool f(const std::map<std::string, std::vector<int>> &m) { return m.size() > 1; }\n\
+     bool g(const std::string &t) { return std::regex_match(t, std::regex(\"a+b\")); }\n"
+        .to_owned()
 }
 
 fn c(functions: u32) -> String {

@@ -1,0 +1,50 @@
+//! docs/performance.md: its text, and the tables that this bench measures for it.
+
+use super::measured::Page;
+use super::{long, slopes};
+use std::path::Path;
+
+const HEAD: &str = "\
+# What heaptrace costs
+
+`cargo bench --bench heaptrace -- performance` has measured and written this page, in one run";
+
+const PAIRS: &str = "
+heaptrack, too, records each call with its stack. Both have the same work, the same counts and their usual options;
+`--no-free-stacks` is what heaptrack does: it keeps no stacks of frees. All take turns, so that a machine whose speed changes
+is as slow for each. CPU time is that of the program and of all processes of the tool. Analysis of heaptrack's file, which is a
+step of its own, does not count.
+
+## Pairs of malloc and free
+
+`tests/fixtures/mixed.c` gives a block back and takes another one, 16 frames deep. A figure is the slope between 1,000,000 and
+4,000,000 pairs (2,500 and 10,000 for tools that stop the program), each the middle one of five runs. What a tool does once, at
+its start and end, is in the last column.";
+
+const RUNS: &str = "
+## Whole runs
+
+Start and end of the tool included, which are 0.1 to 0.2 s of each; the middle one of five runs. python3 has
+PYTHONMALLOC=malloc. What was added, as a part of what heaptrack has added, is the middle one of the turns.";
+
+/// Measures all, and writes the page.
+pub fn write() {
+    let mut page = Page::default();
+    page.line(&format!("{HEAD} on {}.", machine()));
+    page.line(PAIRS);
+    slopes::tables(&mut page);
+    page.line(RUNS);
+    long::tables(&mut page);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance.md");
+    std::fs::write(path, page.0).expect("written");
+}
+
+/// Processors and kernel.
+fn machine() -> String {
+    let of = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let model = of("/proc/cpuinfo").lines().find_map(|line| Some(line.strip_prefix("model name")?.trim().to_owned()));
+    let model = model.as_deref().and_then(|model| model.strip_prefix(": ")).unwrap_or("processors").to_owned();
+    let count = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let release = of("/proc/sys/kernel/osrelease");
+    format!("{count} × {model}, Linux {}", release.split('-').next().unwrap_or_default().trim())
+}
