@@ -13,10 +13,12 @@ const PIECE: usize = 128;
 /// Whether the code behind a system call, which stands at `address`, does without what `register` holds, one that a
 /// call need not keep (System V x86-64 ABI): on all ways that lead on from there nothing reads it before it is
 /// overwritten, up to the function's return; called functions are followed, unless they are not told the register
-/// (r10). Code that goes back, or makes a system call, may make the same one again. `code` reads code at an address,
-/// and says how many bytes.
+/// (r10). Where a way leads to a system call that may be the same one again. `code` reads code at an address, and says
+/// how many bytes.
 pub fn is_dead(register: Register, address: u64, mut code: impl FnMut(u64, &mut [u8]) -> usize) -> bool {
     let mut ways = vec![address];
+    // where a way joins another one: nothing new follows
+    let mut joined = Vec::new();
     let mut factory = InstructionInfoFactory::new();
     let mut left = MOST;
     while let Some(address) = ways.pop() {
@@ -33,15 +35,22 @@ pub fn is_dead(register: Register, address: u64, mut code: impl FnMut(u64, &mut 
                 Step::Read => return false,
                 Step::Over => break,
                 Step::Next => {}
-                Step::Fork(target) => ways.push(target),
+                Step::Fork(target) => lead_to(target, &mut ways, &mut joined),
                 Step::Jump(target) => {
-                    ways.push(target);
+                    lead_to(target, &mut ways, &mut joined);
                     break;
                 }
             }
         }
     }
     true
+}
+
+fn lead_to(target: u64, ways: &mut Vec<u64>, joined: &mut Vec<u64>) {
+    if !joined.contains(&target) {
+        joined.push(target);
+        ways.push(target);
+    }
 }
 
 /// What an instruction means to a register's value.
@@ -66,7 +75,6 @@ fn step(instruction: &Instruction, register: Register, used: &[UsedRegister]) ->
         }
     }
     let target = instruction.near_branch_target();
-    let is_ahead = target > instruction.ip();
     match instruction.flow_control() {
         _ if matches!(instruction.code(), Code::Syscall | Code::Sysenter | Code::Int_imm8) => Step::Read,
         _ if is_overwritten => Step::Over,
@@ -75,8 +83,8 @@ fn step(instruction: &Instruction, register: Register, used: &[UsedRegister]) ->
         FlowControl::Call | FlowControl::IndirectCall if register == Register::R10 => Step::Over,
         // what the function does not read it need not keep
         FlowControl::Call if target != 0 => Step::Jump(target),
-        FlowControl::ConditionalBranch if is_ahead => Step::Fork(target),
-        FlowControl::UnconditionalBranch if is_ahead => Step::Jump(target),
+        FlowControl::ConditionalBranch if target != 0 => Step::Fork(target),
+        FlowControl::UnconditionalBranch if target != 0 => Step::Jump(target),
         _ => Step::Read,
     }
 }
@@ -87,7 +95,7 @@ mod tests {
 
     fn dead(register: Register, code: &[u8]) -> bool {
         is_dead(register, 0x1000, |at, bytes| {
-            let rest = usize::try_from(at - 0x1000).ok().and_then(|at| code.get(at..)).unwrap_or(&[]);
+            let rest = at.checked_sub(0x1000).and_then(|at| code.get(at as usize..)).unwrap_or(&[]);
             let length = rest.len().min(bytes.len());
             bytes[..length].copy_from_slice(&rest[..length]);
             length
@@ -102,8 +110,17 @@ mod tests {
         assert!(r10(&[0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x01, 0xc3, 0xf7, 0xd8, 0xc3]));
         // mov %r8d, %edi; call
         assert!(r10(&[0x44, 0x89, 0xc7, 0xe8, 0, 0, 0, 0]));
-        // test %rax, %rax; je back; ret
+        // test %rax, %rax; je back, to before the call; ret
         assert!(!r10(&[0x48, 0x85, 0xc0, 0x74, 0xf0, 0xc3]));
+        // cmp $-4096, %rax; ja +6; mov %r8d, %edi; call; ret; neg %eax; jmp back to the mov
+        let cancelled = [
+            0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x09, 0x44, 0x89, 0xc7, 0xe8, 0, 0, 0, 0, 0xc3, 0xf7, 0xd8, 0xeb,
+            0xf3,
+        ];
+        assert!(r10(&cancelled), "epoll_wait of glibc among threads");
+        // the same, but what it goes back to reads it; and a loop of a jump to itself
+        assert!(!r10(&[&cancelled[..8], &[0x4c, 0x89, 0xd2], &cancelled[11..]].concat()));
+        assert!(r10(&[0xeb, 0xfe]));
         // mov %r10, %rdx; ret
         assert!(!r10(&[0x4c, 0x89, 0xd2, 0xc3]));
         // mov $35, %eax; syscall
