@@ -17,7 +17,7 @@ pub struct Workload {
     pub words: Vec<String>,
 }
 
-/// Those of jq, python3, sqlite3, xmllint and cc1 that are installed.
+/// Those of jq, python3, sqlite3, xmllint and cc1 that are installed, and a program of objects.
 pub fn workloads() -> Vec<Workload> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-inputs");
     std::fs::create_dir_all(&folder).expect("a folder");
@@ -51,7 +51,18 @@ pub fn workloads() -> Vec<Workload> {
     if let Some(cc1) = compiler() {
         add("cc1", &[&cc1, "-quiet", "-O2", &c, "-o", "/dev/null"]);
     }
+    let objects = objects("objects.cc", "c++", &["-O2", "-g", "-std=c++17"], &folder);
+    add("objects.cc", &[&objects, "10"]);
     found
+}
+
+/// Builds a program of objects; its path.
+fn objects(name: &str, compiler: &str, flags: &[&str], folder: &Path) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/speed").join(name);
+    let program = folder.join(name.replace('.', "-"));
+    let built = Command::new(compiler).args(flags).arg("-o").arg(&program).arg(source).status();
+    assert!(built.is_ok_and(|status| status.success()), "building {name}");
+    program.display().to_string()
 }
 
 /// Those that run for 0.2 to 5 s, as far as they are installed: with larger inputs, and programs of objects.
@@ -101,11 +112,7 @@ pub fn long() -> Vec<Workload> {
         ("objects.cc", "c++", &["-O2", "-g", "-std=c++17"][..]),
         ("objects.rs", "rustc", &["-O", "-g", "--edition", "2021"]),
     ] {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/speed").join(name);
-        let program = folder.join(name.replace('.', "-"));
-        let built = Command::new(compiler).args(flags).arg("-o").arg(&program).arg(source).status();
-        assert!(built.is_ok_and(|status| status.success()), "building {name}");
-        add(name, &[&program.display().to_string(), "80"]);
+        add(name, &[&objects(name, compiler, flags, &folder), "80"]);
     }
     found
 }

@@ -19,6 +19,9 @@ const CHUNK: usize = 256;
 const FIRST_LATEST: usize = 1 << 8;
 const MOST_LATEST: usize = 1 << 15;
 
+/// So many times a place was looked at in vain, on average, when there are to be more.
+const MANY_TIMES: usize = 8;
+
 /// The id of no site.
 const NONE: u32 = u32::MAX;
 
@@ -134,8 +137,11 @@ impl Site {
     }
 
     fn is(&self, key: &SiteKey) -> bool {
-        self.size == key.size
-            && self.stack == key.stack
+        self.size == key.size && self.is_but_for_size(key)
+    }
+
+    fn is_but_for_size(&self, key: &SiteKey) -> bool {
+        self.stack == key.stack
             && self.task == key.task
             && self.function == key.function
             && self.interval == key.interval
@@ -150,13 +156,25 @@ struct First {
     sizes: u8,
 }
 
+/// The site that was found for a key. That of a rounded size stands for many sizes, of which each is found so.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    /// Or [`NONE`].
+    id: u32,
+    /// The key's exact size; of one that is larger nothing is kept.
+    size: u32,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sites {
     /// In pieces, so that growth copies nothing and wastes at most one piece.
     chunks: Vec<Chunk<Vec<Site>>>,
     by_key: HashTable<u32>,
-    /// The site that was found last for each value of [`place_of`], or [`NONE`]. At least twice as many values as there are sites, up to [`MOST_LATEST`].
-    latest: Box<[u32]>,
+    /// What was found last for each value of [`place_of`]. At least twice as many values as there are sites, up to
+    /// [`MOST_LATEST`], and more where that does not do: each size of a site that is rounded has its own.
+    latest: Box<[Found]>,
+    /// How often a look there was in vain, since it has as many places as now.
+    in_vain: usize,
     /// By stack and thread.
     first: HashTable<First>,
     /// Sites with lower ids hold blocks that came over a fork, and get no new ones.
@@ -170,6 +188,7 @@ impl Sites {
             chunks: self.chunks.iter_mut().map(Chunk::share).collect(),
             by_key: HashTable::new(),
             latest: Box::default(),
+            in_vain: 0,
             first: HashTable::new(),
             inherited: self.inherited,
         }
@@ -210,10 +229,9 @@ impl Sites {
     /// The site of the key, made if there is none. `key.size` is the exact size; the site's may be rounded down.
     #[inline(always)]
     pub(super) fn intern(&mut self, key: SiteKey, epoch: u64) -> u32 {
-        let latest = self.latest.get(place_of(&key, self.latest.len())).copied();
-        match latest.filter(|id| self.is_of(*id, &key)) {
-            Some(id) => id,
-            None => self.intern_slowly(key, epoch),
+        match self.latest.get(place_of(&key, self.latest.len())) {
+            Some(found) if u64::from(found.size) == key.size && self.takes(found.id, &key) => found.id,
+            _ => self.intern_slowly(key, epoch),
         }
     }
 
@@ -236,6 +254,12 @@ impl Sites {
         id >= self.inherited && self.get(id).is_some_and(|site| site.is(key))
     }
 
+    /// Whether this is a site of the key but for its size, and gets new blocks.
+    #[inline(always)]
+    fn takes(&self, id: u32, key: &SiteKey) -> bool {
+        id >= self.inherited && self.get(id).is_some_and(|site| site.is_but_for_size(key))
+    }
+
     /// The same for blocks that are live and were never allocated.
     pub(super) fn intern_inherited(&mut self, key: SiteKey, epoch: u64) -> u32 {
         let id = self.find(&key, key.place_hash()).unwrap_or_else(|| self.add(key, epoch));
@@ -247,12 +271,16 @@ impl Sites {
     fn intern_slowly(&mut self, key: SiteKey, epoch: u64) -> u32 {
         let id = self.find(&key, key.place_hash()).unwrap_or_else(|| self.add(key, epoch));
         let places = self.latest.len();
-        if places < MOST_LATEST && 2 * (self.len() - self.inherited) as usize >= places {
+        self.in_vain += 1;
+        let is_small = 2 * (self.len() - self.inherited) as usize >= places || self.in_vain >= MANY_TIMES * places;
+        if places < MOST_LATEST && is_small {
             let places = (4 * places).clamp(FIRST_LATEST, MOST_LATEST);
-            self.latest = vec![NONE; places].into_boxed_slice();
+            self.in_vain = 0;
+            self.latest = vec![Found { id: NONE, size: 0 }; places].into_boxed_slice();
         }
-        if let Some(latest) = self.latest.get_mut(place_of(&key, self.latest.len())) {
-            *latest = id;
+        let place = place_of(&key, self.latest.len());
+        if let (Some(latest), Ok(size)) = (self.latest.get_mut(place), u32::try_from(key.size)) {
+            *latest = Found { id, size };
         }
         id
     }
@@ -379,133 +407,4 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::addr::TaskId;
-    use crate::allocators::Family;
-    use crate::event::Call;
-
-    fn call() -> Call {
-        let task = TaskId { tid: 1, serial: 1 };
-        Call { function: FunctionId(0), task, stack: StackId(1), family: None, align: None, interval: 0 }
-    }
-
-    fn key(stack: u32, size: u64) -> SiteKey {
-        SiteKey { stack: StackId(stack), task: 1, function: FunctionId(0), size, interval: 0 }
-    }
-
-    #[test]
-    fn sizes_round_down_to_eighths_of_an_octave() {
-        let rounded: Vec<u64> = [0, 1, 15, 16, 17, 18, 1023, 1024, 1151, 1152, u64::MAX].map(round_down).into();
-        assert_eq!(rounded, [0, 1, 15, 16, 16, 18, 960, 1024, 1024, 1152, 0xf << 60]);
-    }
-
-    #[test]
-    fn the_first_64_sizes_of_a_stack_are_exact() {
-        let mut sites = Sites::default();
-        let size_of_site = |sites: &mut Sites, stack, size| {
-            let id = sites.intern(key(stack, size), 0);
-            sites.get(id).unwrap().size
-        };
-        for n in 0..64 {
-            assert_eq!(size_of_site(&mut sites, 1, 1001 + n), 1001 + n);
-        }
-        assert_eq!(size_of_site(&mut sites, 1, 2001), 1920);
-        assert_eq!(size_of_site(&mut sites, 1, 2002), 1920, "the same site");
-        assert_eq!(size_of_site(&mut sites, 1, 1033), 1033, "known sizes stay exact");
-        assert_eq!(size_of_site(&mut sites, 2, 2001), 2001, "another stack");
-        assert_eq!(sites.stats(0).count(), 66);
-    }
-
-    #[test]
-    fn sites_are_found_as_a_plain_map_finds_them() {
-        let (mut sites, mut map) = (Sites::default(), std::collections::HashMap::new());
-        let mut state = 1u64;
-        for n in 0..400_000u64 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // more and more, some often, others seldom
-            let stack = (state >> 40) % (1 + n / (1 + (state >> 33) % 32));
-            let key = SiteKey {
-                task: (state >> 20) as u32 % 2,
-                function: FunctionId((state >> 16) as u16 % 2),
-                interval: state >> 12 & 4096,
-                ..key(stack as u32, 16 + (state >> 8) % 3)
-            };
-            if n == 300_000 {
-                sites.inherit();
-                map.clear();
-            }
-            let id = sites.intern(key, 0);
-            assert_eq!(*map.entry(key).or_insert(id), id);
-            assert!(sites.get(id).unwrap().is(&key) && id >= sites.inherited);
-        }
-        assert!(map.len() > 2 * MOST_LATEST && sites.latest.len() == MOST_LATEST, "{}", map.len());
-    }
-
-    #[test]
-    fn what_was_found_last_is_found_without_the_table() {
-        let mut sites = Sites::default();
-        let place = |key: &SiteKey| place_of(key, FIRST_LATEST);
-        let same: Vec<SiteKey> = (0..).map(|stack| key(stack, 8)).filter(|key| place(key) == 7).take(2).collect();
-        let [one, two] = same[..] else { panic!() };
-        let ids = [one, two].map(|key| sites.intern(key, 0));
-        assert_eq!((sites.latest[7], sites.intern(one, 0), sites.latest[7]), (ids[1], ids[0], ids[0]));
-        sites.by_key.clear();
-        assert_eq!(sites.intern(one, 0), ids[0]);
-        assert_ne!(sites.intern(two, 0), ids[1], "which is not there any more");
-    }
-
-    #[test]
-    fn frees_are_charged_where_the_one_before_was_or_elsewhere() {
-        let mut sites = Sites::default();
-        let [of, one, two] = [1, 2, 3].map(|stack| sites.intern(key(stack, 8), 0));
-        let charge = |sites: &mut Sites, key| {
-            let before = sites.get(of).unwrap().charged();
-            sites.intern_charged(of, before, key, 0)
-        };
-        for (stack, id) in [(2, one), (2, one), (3, two), (2, one)] {
-            assert_eq!(charge(&mut sites, key(stack, 8)), id);
-            assert_eq!(sites.get(of).unwrap().charged(), id);
-        }
-        sites.by_key.clear();
-        sites.latest = Box::default();
-        assert_eq!(charge(&mut sites, key(2, 8)), one, "remembered");
-        assert!(charge(&mut sites, key(2, 9)) > two, "of another size");
-        sites.inherit();
-        let new = charge(&mut sites, key(2, 9));
-        assert!(new >= sites.inherited, "the one before is from before the fork");
-    }
-
-    #[test]
-    fn a_site_keeps_what_all_its_blocks_have_in_common() {
-        let traits = |family, align| Traits::of(&Call { family, align, ..call() });
-        let [malloc, new] = [Some(Family::Malloc), Some(Family::New)];
-        let mut site = Sites::default();
-        let id = site.intern(key(1, 1), 0);
-        let site = site.get_mut(id).unwrap();
-        let mut told = |traits| {
-            site.add_traits(traits);
-            site.allocated.count(1);
-            (site.traits().family, site.traits().align())
-        };
-        assert_eq!(told(traits(new, Some(16))), (new, Some(16)));
-        assert_eq!(told(traits(new, None)), (new, None));
-        assert_eq!(told(traits(malloc, Some(16))), (None, None));
-        assert_eq!(told(traits(malloc, Some(16))), (None, None));
-    }
-
-    /// The worst case: every site on a stack of its own.
-    #[test]
-    fn a_site_takes_at_most_164_bytes() {
-        let mut sites = Sites::default();
-        let mut worst = 0.0f64;
-        for n in 0..300_000u32 {
-            sites.intern(key(n, 8), 0);
-            if n > 20_000 && n % 64 == 0 {
-                worst = worst.max(sites.memory() as f64 / f64::from(n));
-            }
-        }
-        assert!(worst <= 164.0, "{worst} bytes per site");
-        assert!(worst > 120.0, "{worst}: the measure misses something");
-    }
-}
+mod tests;
