@@ -3,6 +3,7 @@ use crate::addr::TaskId;
 use crate::memory::{MemoryImage, ReadMemory};
 
 mod mappings;
+mod rounds;
 mod simulation;
 
 const APP: ModuleId = ModuleId(0);
@@ -80,6 +81,7 @@ impl Thread {
             caller_is_allocator: false,
             is_wrapper: false,
             wrapper: None,
+            loops_to_entry: false,
             family: None,
             interval: 0,
         }

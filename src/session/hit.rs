@@ -191,6 +191,7 @@ impl Process {
             caller_is_allocator: self.space.is_called_by_allocator(return_addr),
             is_wrapper,
             wrapper: is_wrapper.then_some(at),
+            loops_to_entry: self.space.loops_to_entry(at),
         }
     }
 
