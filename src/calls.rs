@@ -112,8 +112,9 @@ pub type Emit<'a> = dyn FnMut(EventKind) + 'a;
 
 /// The calls in progress of all threads.
 ///
-/// A free is known at its entry and leaves nothing pending, but in a function that the user has declared or that branches back to its entry. After [`Classified::Outermost`] the caller must `enter` the same
-/// entry before anything else happens on that thread.
+/// A free is known at its entry and leaves nothing pending, but in a function that the user has declared or that branches
+/// back to its entry. After [`Classified::Outermost`] the caller must `enter` the same entry before anything else happens
+/// on that thread.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     tasks: FxHashMap<u32, Frames>,
@@ -155,7 +156,11 @@ impl Calls {
                     let size = size.of(&entry.args);
                     frames.new_arguments = Some(NewArguments { size, align, sp: entry.sp, wrapper: entry.wrapper });
                 }
-                Kind::AllocOut { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. } | Kind::Mapping(_) => {}
+                Kind::AllocOut { .. }
+                | Kind::GrowOut { .. }
+                | Kind::Realloc { .. }
+                | Kind::ResizeInPlace { .. }
+                | Kind::Mapping(_) => {}
             }
             return Classified::Nothing;
         }
@@ -250,10 +255,10 @@ impl Calls {
                     }
                 }
             }
-            Operation::Reallocate { old, .. } => {
-                recorded.of(EventKind::ReallocBegan { old, by }).into_iter().for_each(&mut *emit);
-            }
             _ => {}
+        }
+        if let Some(old) = operation.resizes_from_entry() {
+            recorded.of(EventKind::ReallocBegan { old, by }).into_iter().for_each(&mut *emit);
         }
         self.adopt(entry, operation, &by, (recorded, declared), emit);
         Entered { watch: Some(entry.return_addr) }
@@ -349,7 +354,7 @@ impl Calls {
     /// The latest call of the thread has not begun yet: the thread will come to its entry once more.
     pub fn take_back_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(call) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest)
-            && let Operation::Reallocate { old, .. } = call.operation
+            && let Some(old) = call.operation.resizes_from_entry()
         {
             call.recorded.of(EventKind::ReallocAbandoned { old, task }).into_iter().for_each(emit);
         }
@@ -452,7 +457,7 @@ impl Dropping<'_, '_> {
             (self.emit)(EventKind::Missed(Missed::Return));
         }
         self.dropped_sites.push(call.site);
-        if let Operation::Reallocate { old, .. } = call.operation {
+        if let Some(old) = call.operation.resizes_from_entry() {
             call.recorded.of(EventKind::ReallocAbandoned { old, task }).into_iter().for_each(&mut *self.emit);
         }
     }

@@ -3,6 +3,7 @@ use crate::addr::TaskId;
 use crate::memory::{MemoryImage, ReadMemory};
 
 mod mappings;
+mod outs;
 mod rounds;
 mod simulation;
 
