@@ -43,8 +43,9 @@ pub enum Kind {
         /// What it returns then.
         success: Success,
     },
-    /// Has a block at `*out`, or null, and its size in bytes at `*size`. Where it is too small it is resized, and both are written
-    /// back, whatever the function returns: POSIX's getline. At the entry [`Text::OLD`] and [`Text::SIZE`] stand for what is there.
+    /// Has a block at `*out`, or null, and its size in bytes at `*size`. Where it is too small it is resized, and both
+    /// are written back, whatever the function returns: POSIX's getline. At the entry [`Text::OLD`] and [`Text::SIZE`]
+    /// stand for what is there.
     GrowOut {
         /// The pointer to the block's address.
         out: Arg,

@@ -5,8 +5,9 @@
 //!
 //! * a free counts at entry, an allocation at return;
 //! * the outermost allocator function names the call; calls of the allocator to itself and tail jumps are part of it;
-//! * a function that branches back to its first instruction is in the call that it was in, with the arguments that its caller
-//!   gave; but one that frees, and comes there with another block, frees that, too: it has called itself by a jump;
+//! * a function that branches back to its first instruction is in the call that it was in, with the arguments that its
+//!   caller gave; but one that frees, and comes there with another block, frees that, too: it has called itself by a
+//!   jump;
 //! * a signal handler's, new-handler's or hook's own call is a call of its own;
 //! * frames that a longjmp, an exception or a dead thread left behind are dropped and counted.
 
@@ -51,7 +52,8 @@ pub struct Entry {
     pub is_wrapper: bool,
     /// The wrapper that has made the call, or that was entered itself: where it begins.
     pub wrapper: Option<Addr>,
-    /// Whether the function branches back to its first instruction, so that this may be no call but the next round of one.
+    /// Whether the function branches back to its first instruction, so that this may be no call but the next round of
+    /// one.
     pub loops_to_entry: bool,
     /// The family of the function that the program called, for [`Call::family`]; None if it can't be told.
     pub family: Option<Family>,
@@ -112,9 +114,9 @@ pub type Emit<'a> = dyn FnMut(EventKind) + 'a;
 
 /// The calls in progress of all threads.
 ///
-/// A free is known at its entry and leaves nothing pending, but in a function that the user has declared or that branches
-/// back to its entry. After [`Classified::Outermost`] the caller must `enter` the same entry before anything else happens
-/// on that thread.
+/// A free is known at its entry and leaves nothing pending, but in a function that the user has declared or that
+/// branches back to its entry. After [`Classified::Outermost`] the caller must `enter` the same entry before anything
+/// else happens on that thread.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     tasks: FxHashMap<u32, Frames>,
@@ -237,25 +239,22 @@ impl Calls {
             align,
             interval: entry.interval,
         };
-        match operation {
-            Operation::Free { block } => {
-                let given_size = match function.kind {
-                    Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
-                    _ => delete_arguments.filter(|given| given.is_passed_on(entry, block)).and_then(|given| given.size),
-                };
-                if recorded == Recorded::All {
-                    emit(EventKind::Freed { block, internal: entry.caller_is_allocator, given_size, by });
-                }
-                // A declared function may free other blocks by functions that have probes: those calls are parts of
-                // it, which only its return bounds. So are the rounds of one that comes to its first instruction again.
-                if !declared {
-                    frames.last_free = Some(LastFree::of(entry, block));
-                    if !entry.loops_to_entry {
-                        return Entered { watch: None };
-                    }
+        if let Operation::Free { block } = operation {
+            let given_size = match function.kind {
+                Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
+                _ => delete_arguments.filter(|given| given.is_passed_on(entry, block)).and_then(|given| given.size),
+            };
+            if recorded == Recorded::All {
+                emit(EventKind::Freed { block, internal: entry.caller_is_allocator, given_size, by });
+            }
+            // A declared function may free other blocks by functions that have probes: those calls are parts of
+            // it, which only its return bounds. So are the rounds of one that comes to its first instruction again.
+            if !declared {
+                frames.last_free = Some(LastFree::of(entry, block));
+                if !entry.loops_to_entry {
+                    return Entered { watch: None };
                 }
             }
-            _ => {}
         }
         if let Some(old) = operation.resizes_from_entry() {
             recorded.of(EventKind::ReallocBegan { old, by }).into_iter().for_each(&mut *emit);
@@ -453,7 +452,7 @@ struct Dropping<'a, 'b> {
 
 impl Dropping<'_, '_> {
     fn drop(&mut self, call: &PendingCall, task: TaskId) {
-        if call.is_missed() {
+        if !call.is_told() {
             (self.emit)(EventKind::Missed(Missed::Return));
         }
         self.dropped_sites.push(call.site);

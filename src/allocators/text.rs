@@ -31,7 +31,8 @@ pub enum Text {
     },
     /// What the function prints. It returns how many characters of a byte that are.
     Printed,
-    /// A line of a file, in a block that the caller may have given (see [`super::Kind::GrowOut`]), and of whose size it is told.
+    /// A line of a file, in a block that the caller may have given (see [`super::Kind::GrowOut`]), and of whose size it
+    /// is told.
     Line,
 }
 
@@ -57,8 +58,8 @@ impl Text {
         }
     }
 
-    /// Puts into the arguments what is known at the entry: the size of the block that the call asks for, in bytes, or 0;
-    /// and the block that the caller has given.
+    /// Puts into the arguments what is known at the entry: the size of the block that the call asks for, in bytes, or
+    /// 0; and the block that the caller has given.
     pub fn complete(self, args: &mut [u64; 6], read: &mut Read<'_>) {
         let mut word = |at: u64| {
             let mut bytes = [0; 8];

@@ -58,11 +58,6 @@ impl PendingCall {
         self.site == site && self.entry_sp.wrapping_add(8) == sp
     }
 
-    /// Whether it is missed if it never returns.
-    pub(super) fn is_missed(&self) -> bool {
-        !self.is_told()
-    }
-
     /// What its events say of who called.
     pub(super) fn call(&self) -> Call {
         let &Self { function, task, stack, family, align, interval, .. } = self;
@@ -88,9 +83,9 @@ impl PendingCall {
         matches!(self.operation, Operation::Free { block } if freed != Some(block))
     }
 
-    /// Whether nothing is to be learnt from its return but that it is over: a free, told at its entry, whose function may
-    /// come to its first instruction once more. What it calls is judged as if it were not there.
-    fn is_told(&self) -> bool {
+    /// Whether nothing is to be learnt from its return but that it is over: a free, told at its entry, whose function
+    /// may come to its first instruction once more. What it calls is judged as if it were not there.
+    pub(super) fn is_told(&self) -> bool {
         matches!(self.operation, Operation::Free { .. }) && !self.declared
     }
 

@@ -128,8 +128,8 @@ fn texts_that_an_allocator_makes_by_itself_are_seen() {
     traced.report.assert_no_anomaly();
 }
 
-/// An allocator's own asprintf, getline and their kin, which hand blocks out through a pointer: each block is known when it
-/// is freed, and has the size that the allocator has given it.
+/// An allocator's own asprintf, getline and their kin, which hand blocks out through a pointer: each block is known
+/// when it is freed, and has the size that the allocator has given it.
 #[test]
 fn blocks_that_an_allocator_hands_out_through_pointers_are_seen() {
     let lines: String = (0..100).map(|n| "x".repeat(n * 37 % 101 + n) + "\n").collect();
