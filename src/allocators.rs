@@ -34,11 +34,22 @@ pub enum Kind {
         /// The number of elements that multiplies it, if any.
         count: Option<Arg>,
     },
-    /// Writes the block's address to `*out` and returns 0, or an error number.
+    /// Writes the block's address to `*out`, if it succeeds.
     AllocOut {
         /// The pointer to the result.
         out: Arg,
         /// The size.
+        size: Arg,
+        /// What it returns then.
+        success: Success,
+    },
+    /// Has a block at `*out`, or null, and its size in bytes at `*size`. Where it is too small it is resized, and both
+    /// are written back, whatever the function returns: POSIX's getline. At the entry [`Text::OLD`] and [`Text::SIZE`]
+    /// stand for what is there.
+    GrowOut {
+        /// The pointer to the block's address.
+        out: Arg,
+        /// The pointer to its size.
         size: Arg,
     },
     /// Resizes `old` to `size` bytes; null `old` is an allocation.
@@ -70,6 +81,15 @@ pub enum Kind {
     Mapping(MapFunction),
 }
 
+/// What a function returns that has written a block's address somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Success {
+    /// 0, else an error number.
+    Zero,
+    /// A length, which is an int; a negative one if it has failed.
+    Length,
+}
+
 /// A function of the C library that changes what is mapped; their arguments are POSIX's and Linux's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MapFunction {
@@ -98,6 +118,16 @@ pub enum Family {
     Other,
     /// mmap and its kin, called by the program itself.
     Mapping,
+}
+
+impl Success {
+    /// Whether the result says so. It is an int: the upper half of rax is undefined (System V ABI).
+    pub const fn is_told_by(self, result: u64) -> bool {
+        match self {
+            Self::Zero => result as u32 == 0,
+            Self::Length => (result as u32).cast_signed() >= 0,
+        }
+    }
 }
 
 impl Family {

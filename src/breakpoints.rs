@@ -115,6 +115,8 @@ pub struct Breakpoint {
     /// Where the pad is, once it was written. Needed from the start for [`StepOver::Pad`]; for [`StepOver::Emulate`] when
     /// the emulator first asks for it.
     pub pad: Option<Addr>,
+    /// Whether the function that begins here branches back to its first instruction; None: nobody has asked yet.
+    pub loops_to_entry: Option<bool>,
     /// Hits that served a purpose, see [`Self::count_return`].
     pub useful: u32,
     /// Hits that did not, as of a return site that other calls and branches come through too.
@@ -126,7 +128,7 @@ impl Breakpoint {
     pub fn new(planned: Planned, pad: Option<Addr>, purpose: Purpose) -> Self {
         let mut purposes = Purposes::default();
         purposes.add(purpose);
-        Self { planned, purposes, pad, useful: 0, spurious: 0 }
+        Self { planned, purposes, pad, loops_to_entry: None, useful: 0, spurious: 0 }
     }
 
     /// Whether a SIGTRAP that leaves the pc one byte behind the breakpoint can only be its hit. If not, as the

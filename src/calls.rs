@@ -5,6 +5,9 @@
 //!
 //! * a free counts at entry, an allocation at return;
 //! * the outermost allocator function names the call; calls of the allocator to itself and tail jumps are part of it;
+//! * a function that branches back to its first instruction is in the call that it was in, with the arguments that its
+//!   caller gave; but one that frees, and comes there with another block, frees that, too: it has called itself by a
+//!   jump;
 //! * a signal handler's, new-handler's or hook's own call is a call of its own;
 //! * frames that a longjmp, an exception or a dead thread left behind are dropped and counted.
 
@@ -49,6 +52,9 @@ pub struct Entry {
     pub is_wrapper: bool,
     /// The wrapper that has made the call, or that was entered itself: where it begins.
     pub wrapper: Option<Addr>,
+    /// Whether the function branches back to its first instruction, so that this may be no call but the next round of
+    /// one.
+    pub loops_to_entry: bool,
     /// The family of the function that the program called, for [`Call::family`]; None if it can't be told.
     pub family: Option<Family>,
     /// See [`Call::interval`].
@@ -90,7 +96,7 @@ pub enum Classified {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entered {
     /// The return address that must be watched, so that [`Calls::leave`] learns the result. None if nothing is to be
-    /// learnt there: a free, but of a function that the user has declared.
+    /// learnt there: a free, but of a function that the user has declared, or that may come to its entry once more.
     pub watch: Option<Addr>,
 }
 
@@ -108,8 +114,9 @@ pub type Emit<'a> = dyn FnMut(EventKind) + 'a;
 
 /// The calls in progress of all threads.
 ///
-/// A free is known at its entry and leaves nothing pending, but in a function that the user has declared. After [`Classified::Outermost`] the caller must `enter` the same
-/// entry before anything else happens on that thread.
+/// A free is known at its entry and leaves nothing pending, but in a function that the user has declared or that
+/// branches back to its entry. After [`Classified::Outermost`] the caller must `enter` the same entry before anything
+/// else happens on that thread.
 #[derive(Clone, Debug, Default)]
 pub struct Calls {
     tasks: FxHashMap<u32, Frames>,
@@ -151,7 +158,11 @@ impl Calls {
                     let size = size.of(&entry.args);
                     frames.new_arguments = Some(NewArguments { size, align, sp: entry.sp, wrapper: entry.wrapper });
                 }
-                Kind::AllocOut { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. } | Kind::Mapping(_) => {}
+                Kind::AllocOut { .. }
+                | Kind::GrowOut { .. }
+                | Kind::Realloc { .. }
+                | Kind::ResizeInPlace { .. }
+                | Kind::Mapping(_) => {}
             }
             return Classified::Nothing;
         }
@@ -174,7 +185,7 @@ impl Calls {
         }
         match frames.relate_to_pending(
             entry,
-            freed.is_some(),
+            freed,
             context,
             &mut Dropping { dropped_sites: &mut self.dropped_sites, emit },
         ) {
@@ -228,26 +239,25 @@ impl Calls {
             align,
             interval: entry.interval,
         };
-        match operation {
-            Operation::Free { block } => {
-                let given_size = match function.kind {
-                    Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
-                    _ => delete_arguments.filter(|given| given.is_passed_on(entry, block)).and_then(|given| given.size),
-                };
-                if recorded == Recorded::All {
-                    emit(EventKind::Freed { block, internal: entry.caller_is_allocator, given_size, by });
-                }
-                // A declared function may free other blocks by functions that have probes: those calls are parts of
-                // it, which only its return bounds.
-                if !declared {
-                    frames.last_free = Some(LastFree::of(entry, block));
+        if let Operation::Free { block } = operation {
+            let given_size = match function.kind {
+                Kind::Free { size: Some(size), .. } => Some(size.of(&entry.args)),
+                _ => delete_arguments.filter(|given| given.is_passed_on(entry, block)).and_then(|given| given.size),
+            };
+            if recorded == Recorded::All {
+                emit(EventKind::Freed { block, internal: entry.caller_is_allocator, given_size, by });
+            }
+            // A declared function may free other blocks by functions that have probes: those calls are parts of
+            // it, which only its return bounds. So are the rounds of one that comes to its first instruction again.
+            if !declared {
+                frames.last_free = Some(LastFree::of(entry, block));
+                if !entry.loops_to_entry {
                     return Entered { watch: None };
                 }
             }
-            Operation::Reallocate { old, .. } => {
-                recorded.of(EventKind::ReallocBegan { old, by }).into_iter().for_each(&mut *emit);
-            }
-            _ => {}
+        }
+        if let Some(old) = operation.resizes_from_entry() {
+            recorded.of(EventKind::ReallocBegan { old, by }).into_iter().for_each(&mut *emit);
         }
         self.adopt(entry, operation, &by, (recorded, declared), emit);
         Entered { watch: Some(entry.return_addr) }
@@ -343,7 +353,7 @@ impl Calls {
     /// The latest call of the thread has not begun yet: the thread will come to its entry once more.
     pub fn take_back_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(call) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest)
-            && let Operation::Reallocate { old, .. } = call.operation
+            && let Some(old) = call.operation.resizes_from_entry()
         {
             call.recorded.of(EventKind::ReallocAbandoned { old, task }).into_iter().for_each(emit);
         }
@@ -442,9 +452,11 @@ struct Dropping<'a, 'b> {
 
 impl Dropping<'_, '_> {
     fn drop(&mut self, call: &PendingCall, task: TaskId) {
-        (self.emit)(EventKind::Missed(Missed::Return));
+        if !call.is_told() {
+            (self.emit)(EventKind::Missed(Missed::Return));
+        }
         self.dropped_sites.push(call.site);
-        if let Operation::Reallocate { old, .. } = call.operation {
+        if let Some(old) = call.operation.resizes_from_entry() {
             call.recorded.of(EventKind::ReallocAbandoned { old, task }).into_iter().for_each(&mut *self.emit);
         }
     }

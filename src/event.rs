@@ -175,8 +175,8 @@ pub enum EventKind {
         /// The call.
         by: Call,
     },
-    /// A realloc of `old` (never null) has begun: the block's fate is open until the matching
-    /// [`EventKind::ReallocEnded`]. Meanwhile another thread may be handed the same address.
+    /// A realloc of `old` (never null), or a call that may resize it, has begun: the block's fate is open until the
+    /// matching [`EventKind::ReallocEnded`]. Meanwhile another thread may be handed the same address.
     ReallocBegan {
         /// The block passed in.
         old: Addr,
@@ -194,7 +194,8 @@ pub enum EventKind {
         /// The call.
         by: Call,
     },
-    /// A realloc was abandoned (longjmp, exception, dead thread): `old` counts as it did before.
+    /// A realloc was abandoned (longjmp, exception, dead thread), or the call has left the block as it was, as getline
+    /// does with one that is large enough: `old` counts as it did before.
     ReallocAbandoned {
         /// The block passed in.
         old: Addr,

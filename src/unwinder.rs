@@ -278,6 +278,15 @@ impl Unwinder {
         })
     }
 
+    /// The code that its module's CFI describes together with that at `addr`: a function, or a part of one that the
+    /// compiler has put elsewhere.
+    pub fn code_around(&mut self, addr: Addr) -> Option<Range<Addr>> {
+        let cfi = self.module_of(addr).and_then(|id| self.modules.get_mut(&id))?;
+        let bias = cfi.module().bias;
+        let code = cfi.code_around(bias.to_object(addr))?;
+        Some(bias.to_process(code.start)..bias.to_process(code.end))
+    }
+
     /// Where the module `id` lists the handlers of exceptions of the function at `addr`, if it has any: what
     /// [`landing_pads`] reads.
     pub fn handlers(&mut self, id: ModuleId, addr: Addr) -> Option<ObjAddr> {

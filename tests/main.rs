@@ -92,6 +92,7 @@ mod suite {
     mod redis;
     mod resident;
     mod resolved;
+    mod retries;
     mod sampling;
     mod saved;
     mod series;

@@ -3,7 +3,7 @@
 //! Sources: C23 and POSIX, malloc(3), the Itanium C++ ABI's mangling (`m` is size_t on x86-64), jemalloc(3), the public
 //! headers of gperftools (tcmalloc.h) and mimalloc (mimalloc.h), the dynamic symbol table of glibc 2.36.
 
-use super::{Arg, Family, Function, Kind, MapFunction, Text};
+use super::{Arg, Family, Function, Kind, MapFunction, Success, Text};
 
 const A1: Arg = Arg(0);
 const A2: Arg = Arg(1);
@@ -28,7 +28,7 @@ const fn realloc_array(old: Arg, count: Arg, size: Arg) -> Kind {
 
 const FREE: Kind = Kind::Free { ptr: A1, size: None };
 const FREE_SIZED: Kind = Kind::Free { ptr: A1, size: Some(A2) };
-const POSIX_MEMALIGN: Kind = Kind::AllocOut { out: A1, size: A3 };
+const POSIX_MEMALIGN: Kind = Kind::AllocOut { out: A1, size: A3, success: Success::Zero };
 
 /// What every C allocator has, under whatever prefix.
 const C_FUNCTIONS: &[(&str, Kind)] = &[
@@ -139,6 +139,27 @@ const MIMALLOC_TEXTS: &[(&str, Text)] = &[
     ("heap_strndup", copy(A2, Some(A3), 1)),
     ("heap_realpath", Text::Found { unless: Some(A3) }),
 ];
+
+/// The same, where the block's address is written to where the first argument points. (open_memstream's block is known
+/// only when the stream is flushed or closed.)
+const TEXTS_OUT: &[(&str, Kind, Text)] = &[
+    ("asprintf", PRINT, Text::Printed),
+    ("__asprintf", PRINT, Text::Printed),
+    ("__asprintf_chk", PRINT, Text::Printed),
+    ("vasprintf", PRINT, Text::Printed),
+    ("__vasprintf_chk", PRINT, Text::Printed),
+    ("getline", READ_LINE, Text::Line),
+    ("__getline", READ_LINE, Text::Line),
+    ("getdelim", READ_LINE, Text::Line),
+    ("__getdelim", READ_LINE, Text::Line),
+];
+
+const PRINT: Kind = Kind::AllocOut { out: A1, size: Text::SIZE, success: Success::Length };
+const READ_LINE: Kind = Kind::GrowOut { out: A1, size: A2 };
+
+/// mimalloc's own of these.
+const MIMALLOC_TEXTS_OUT: &[(&str, Kind, Text)] =
+    &[("dupenv_s", Kind::AllocOut { out: A1, size: Text::SIZE, success: Success::Zero }, Text::Found { unless: None })];
 
 /// mmap and its kin, under the names that the C libraries have for them: in glibc 2.36 and musl 1.2 those of one line have one address.
 pub(super) const MAPPINGS: &[(&str, MapFunction)] = &[
@@ -296,10 +317,13 @@ pub(super) fn functions() -> Vec<Function> {
     for &(symbol, kind) in C_FUNCTIONS.iter().chain(MIMALLOC) {
         add(format!("mi_{symbol}"), None, kind, Family::Other);
     }
-    let texts = TEXTS.iter().map(|&(symbol, text)| (symbol.to_owned(), text, Family::Malloc));
-    let mimallocs = MIMALLOC_TEXTS.iter().map(|&(symbol, text)| (format!("mi_{symbol}"), text, Family::Other));
-    all.extend(texts.chain(mimallocs).map(|(symbol, text, family)| {
-        let (name, kind) = (symbol.clone(), alloc(Text::SIZE));
+    let returned = |&(symbol, text): &(&'static str, Text)| (symbol, alloc(Text::SIZE), text);
+    let texts = TEXTS.iter().map(returned).chain(TEXTS_OUT.iter().copied());
+    let texts = texts.map(|(symbol, kind, text)| (symbol.to_owned(), kind, text, Family::Malloc));
+    let mimallocs = MIMALLOC_TEXTS.iter().map(returned).chain(MIMALLOC_TEXTS_OUT.iter().copied());
+    let mimallocs = mimallocs.map(|(symbol, kind, text)| (format!("mi_{symbol}"), kind, text, Family::Other));
+    all.extend(texts.chain(mimallocs).map(|(symbol, kind, text, family)| {
+        let name = symbol.clone();
         Function { name, symbol, kind, family, align: None, text: Some(text) }
     }));
     all

@@ -1,6 +1,6 @@
 //! What the user writes behind `--alloc-fn` and `--free-fn`.
 
-use super::{Arg, Kind};
+use super::{Arg, Kind, Success};
 use crate::addr::ObjAddr;
 
 /// Where a declared function is.
@@ -88,7 +88,7 @@ pub(super) fn parse_alloc_fn(spec: &str) -> Result<Declaration, SpecError> {
     let kind = match (out, old, count) {
         (None, None, count) => Kind::Alloc { size, count },
         (None, Some(old), count) => Kind::Realloc { old, size, count },
-        (Some(out), None, None) => Kind::AllocOut { out, size },
+        (Some(out), None, None) => Kind::AllocOut { out, size, success: Success::Zero },
         _ => return Err(SpecError::Combination(spec.to_owned())),
     };
     Ok(Declaration { target: parts.target, kind })

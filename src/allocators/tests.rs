@@ -54,7 +54,7 @@ fn arguments_are_where_the_prototypes_have_them() {
         ("calloc", Kind::Alloc { size: Arg(1), count: Some(Arg(0)) }),
         ("realloc", Kind::Realloc { old: Arg(0), size: Arg(1), count: None }),
         ("reallocarray", Kind::Realloc { old: Arg(0), size: Arg(2), count: Some(Arg(1)) }),
-        ("posix_memalign", Kind::AllocOut { out: Arg(0), size: Arg(2) }),
+        ("posix_memalign", Kind::AllocOut { out: Arg(0), size: Arg(2), success: Success::Zero }),
         ("aligned_alloc", alloc(1)),
         ("memalign", alloc(1)),
         ("__libc_memalign", alloc(1)),
@@ -69,7 +69,7 @@ fn arguments_are_where_the_prototypes_have_them() {
         ("mi_aligned_alloc", alloc(1)),
         ("mi_heap_malloc_aligned", alloc(1)),
         ("mi_heap_recalloc", Kind::Realloc { old: Arg(1), size: Arg(3), count: Some(Arg(2)) }),
-        ("mi__posix_memalign", Kind::AllocOut { out: Arg(0), size: Arg(2) }),
+        ("mi__posix_memalign", Kind::AllocOut { out: Arg(0), size: Arg(2), success: Success::Zero }),
         ("tc_newarray_nothrow", alloc(0)),
         ("tc_memalign", alloc(1)),
     ];
@@ -87,7 +87,10 @@ fn declarations_say_where_things_are() {
     assert_eq!(alloc("pool_get:size=arg2").kind, Kind::Alloc { size: Arg(1), count: None });
     assert_eq!(alloc("g:size=arg6,count=arg1").kind, Kind::Alloc { size: Arg(5), count: Some(Arg(0)) });
     assert_eq!(alloc("g:result=ret").kind, Kind::Alloc { size: Arg(0), count: None });
-    assert_eq!(alloc("g:result=arg3, size=arg2").kind, Kind::AllocOut { out: Arg(2), size: Arg(1) });
+    assert_eq!(
+        alloc("g:result=arg3, size=arg2").kind,
+        Kind::AllocOut { out: Arg(2), size: Arg(1), success: Success::Zero }
+    );
     assert_eq!(
         alloc("g:old=arg1,size=arg2,count=arg3").kind,
         Kind::Realloc { old: Arg(0), size: Arg(1), count: Some(Arg(2)) }
@@ -350,11 +353,12 @@ fn sbrk_is_found_by_its_symbol() {
 #[test]
 fn functions_that_return_texts_are_probed_where_an_allocator_brings_them() {
     let table = AllocatorTable::new();
-    let names = [("malloc", 0x100), ("strdup", 0x200), ("realpath", 0x300)];
+    let names =
+        [("malloc", 0x100), ("strdup", 0x200), ("realpath", 0x300), ("__asprintf_chk", 0x400), ("getline", 0x500)];
     let probed = |module: ModuleSymbols| -> Vec<u64> {
         table.select_providers(&[module]).probes.iter().map(|probe| probe.addr.0).collect()
     };
-    assert_eq!(probed(module(1, "libbrings.so", &names)), [0x100, 0x200, 0x300]);
+    assert_eq!(probed(module(1, "libbrings.so", &names)), [0x100, 0x200, 0x300, 0x400, 0x500]);
     let libc = ModuleSymbols { is_c_library: true, ..module(1, "libc.so.6", &names) };
     assert_eq!(probed(libc), [0x100]);
     // a static program with mimalloc, whose strdup has both names, and the C library's realpath

@@ -1,4 +1,5 @@
-//! Functions that return a block with a text in it, such as strdup: no argument tells its size, the text does.
+//! Functions that hand out a block with a text in it, such as strdup and asprintf: no argument tells its size, the text
+//! does.
 //!
 //! The C library's call its malloc. An allocator that brings its own has them use its inner functions, where no call is
 //! seen.
@@ -28,6 +29,11 @@ pub enum Text {
         /// Where the caller's own memory is.
         unless: Option<Arg>,
     },
+    /// What the function prints. It returns how many characters of a byte that are.
+    Printed,
+    /// A line of a file, in a block that the caller may have given (see [`super::Kind::GrowOut`]), and of whose size it
+    /// is told.
+    Line,
 }
 
 /// What is read of a text at most, in bytes.
@@ -37,27 +43,49 @@ const MOST: u64 = 64 << 20;
 const PIECE: usize = 1024;
 
 impl Text {
-    /// The argument that the size is put into: none of these functions has so many.
+    /// The argument that the size is put into: what these functions have there says nothing of the block.
     pub const SIZE: Arg = Arg(5);
 
-    /// Whether a call with these arguments allocates.
+    /// The argument that the block is put into which the caller has given, if it has.
+    pub const OLD: Arg = Arg(4);
+
+    /// Whether a call with these arguments may allocate.
     pub fn allocates(self, args: &[u64; 6]) -> bool {
-        !matches!(self, Self::Found { unless: Some(unless) } if unless.of(args) != 0)
-    }
-
-    /// The size of the block that a call with these arguments asks for, in bytes; 0 where it is not known yet, or can't
-    /// be.
-    pub fn size_at_entry(self, args: &[u64; 6], read: &mut Read<'_>) -> u64 {
-        let Self::Copied { from, most, unit } = self else { return 0 };
-        let most = most.map_or(u64::MAX, |most| most.of(args));
-        size_of(Addr(from.of(args)), most, unit, read).unwrap_or(0)
-    }
-
-    /// The size of the block that has been returned, if it was not known before.
-    pub fn size_at_return(self, block: Addr, read: &mut Read<'_>) -> Option<u64> {
         match self {
-            Self::Copied { .. } => None,
+            Self::Found { unless: Some(unless) } => unless.of(args) == 0,
+            Self::Line => args.iter().take(2).all(|pointer| *pointer != 0),
+            Self::Copied { .. } | Self::Found { unless: None } | Self::Printed => true,
+        }
+    }
+
+    /// Puts into the arguments what is known at the entry: the size of the block that the call asks for, in bytes, or
+    /// 0; and the block that the caller has given.
+    pub fn complete(self, args: &mut [u64; 6], read: &mut Read<'_>) {
+        let mut word = |at: u64| {
+            let mut bytes = [0; 8];
+            if read(Addr(at), &mut bytes) == bytes.len() { u64::from_le_bytes(bytes) } else { 0 }
+        };
+        let (old, size) = match self {
+            Self::Copied { from, most, unit } => {
+                let most = most.map_or(u64::MAX, |most| most.of(args));
+                (None, size_of(Addr(from.of(args)), most, unit, read).unwrap_or(0))
+            }
+            Self::Found { .. } | Self::Printed => (None, 0),
+            Self::Line => (Some(word(args[0])), word(args[1])),
+        };
+        args[usize::from(Self::SIZE.0)] = size;
+        if let Some(old) = old {
+            args[usize::from(Self::OLD.0)] = old;
+        }
+    }
+
+    /// The size of the block that a call has handed out which returned `result`, if it was not known before.
+    pub fn size_at_return(self, block: Addr, result: u64, read: &mut Read<'_>) -> Option<u64> {
+        match self {
+            Self::Copied { .. } | Self::Line => None,
             Self::Found { .. } => Some(size_of(block, u64::MAX, 1, read).unwrap_or(0)),
+            // an int, with the end
+            Self::Printed => Some((result & u64::from(u32::MAX)) + 1),
         }
     }
 }
@@ -111,20 +139,26 @@ mod tests {
         }
     }
 
+    /// What stands for the size at an entry.
+    fn size(text: Text, mut args: [u64; 6], read: &mut Read<'_>) -> u64 {
+        text.complete(&mut args, read);
+        Text::SIZE.of(&args)
+    }
+
     #[test]
     fn a_text_is_as_long_as_it_is_with_its_end() {
         let text = [vec![b'x'; 3000], vec![0]].concat();
         let mut memory = reader(text);
         let of = |most| Text::Copied { from: Arg(0), most, unit: 1 };
         let args = |most| [START, most, 0, 0, 0, 0];
-        assert_eq!(of(None).size_at_entry(&args(7), &mut memory), 3001);
-        assert_eq!(of(Some(Arg(1))).size_at_entry(&args(7), &mut memory), 8);
-        assert_eq!(of(Some(Arg(1))).size_at_entry(&args(3000), &mut memory), 3001);
-        assert_eq!(of(Some(Arg(1))).size_at_entry(&args(u64::MAX), &mut memory), 3001);
-        assert_eq!(of(Some(Arg(1))).size_at_entry(&args(0), &mut memory), 1);
+        assert_eq!(size(of(None), args(7), &mut memory), 3001);
+        assert_eq!(size(of(Some(Arg(1))), args(7), &mut memory), 8);
+        assert_eq!(size(of(Some(Arg(1))), args(3000), &mut memory), 3001);
+        assert_eq!(size(of(Some(Arg(1))), args(u64::MAX), &mut memory), 3001);
+        assert_eq!(size(of(Some(Arg(1))), args(0), &mut memory), 1);
         let found = Text::Found { unless: Some(Arg(1)) };
-        assert_eq!(found.size_at_entry(&args(0), &mut memory), 0);
-        assert_eq!(found.size_at_return(Addr(START), &mut memory), Some(3001));
+        assert_eq!(size(found, args(0), &mut memory), 0);
+        assert_eq!(found.size_at_return(Addr(START), 7, &mut memory), Some(3001));
         assert!(found.allocates(&args(0)) && !found.allocates(&args(1)));
     }
 
@@ -132,9 +166,22 @@ mod tests {
     fn wide_characters_end_where_all_bytes_of_one_are_zero() {
         let mut memory = reader([[1, 0, 0, 0], [0, 1, 0, 0], [0; 4]].concat());
         let wide = Text::Copied { from: Arg(0), most: None, unit: 4 };
-        assert_eq!(wide.size_at_entry(&[START, 0, 0, 0, 0, 0], &mut memory), 12);
+        assert_eq!(size(wide, [START, 0, 0, 0, 0, 0], &mut memory), 12);
         // without an end it can't be read
         let mut endless = reader(vec![1; 40]);
-        assert_eq!(wide.size_at_entry(&[START, 0, 0, 0, 0, 0], &mut endless), 0);
+        assert_eq!(size(wide, [START, 0, 0, 0, 0, 0], &mut endless), 0);
+    }
+
+    #[test]
+    fn what_a_caller_has_given_for_a_line_is_read_at_the_entry() {
+        let mut memory = reader([0x5000_u64.to_le_bytes(), 120_u64.to_le_bytes()].concat());
+        let mut args = [START, START + 8, 7, 7, 7, 7];
+        assert!(Text::Line.allocates(&args) && !Text::Line.allocates(&[START, 0, 7, 7, 7, 7]));
+        Text::Line.complete(&mut args, &mut memory);
+        assert_eq!((Text::OLD.of(&args), Text::SIZE.of(&args)), (0x5000, 120));
+        // nothing there can be read
+        Text::Line.complete(&mut args, &mut reader(Vec::new()));
+        assert_eq!((Text::OLD.of(&args), Text::SIZE.of(&args)), (0, 0));
+        assert_eq!(Text::Printed.size_at_return(Addr(START), 0xdead_0000_0007, &mut memory), Some(8));
     }
 }

@@ -66,9 +66,27 @@ impl PendingCall {
 
     /// Whether the function of this frame may have jumped to the one entered, which has found the same stack pointer and
     /// return address. The same function again is a new call, made after this one was left by a longjmp or an
-    /// exception; and so is a free after what only allocates.
+    /// exception, unless [`Self::goes_round`]; and so is a free after what only allocates.
     fn may_tail_jump(&self, entry: &Entry, is_free: bool) -> bool {
         (self.function, self.module) != (entry.function, entry.module) && !(is_free && self.operation.allocates())
+    }
+
+    /// Whether the entry is the function's own branch back to its first instruction, within this call, which has not
+    /// returned. A call from the same place after a longjmp out of this one looks the same: then, too, the program is
+    /// given one block, and only its size may be another.
+    fn goes_round(&self, entry: &Entry) -> bool {
+        entry.loops_to_entry && (self.function, self.module) == (entry.function, entry.module)
+    }
+
+    /// Whether it frees another block than `freed`.
+    fn frees_another(&self, freed: Option<Addr>) -> bool {
+        matches!(self.operation, Operation::Free { block } if freed != Some(block))
+    }
+
+    /// Whether nothing is to be learnt from its return but that it is over: a free, told at its entry, whose function
+    /// may come to its first instruction once more. What it calls is judged as if it were not there.
+    pub(super) fn is_told(&self) -> bool {
+        matches!(self.operation, Operation::Free { .. }) && !self.declared
     }
 
     /// Whether a deeper entry was called by the allocator in this call's service. Other allocators' code doesn't count: an
@@ -113,7 +131,7 @@ impl Frames {
     pub(super) fn relate_to_pending(
         &mut self,
         entry: &Entry,
-        is_free: bool,
+        freed: Option<Addr>,
         context: &mut dyn CallContext,
         dropping: &mut Dropping<'_, '_>,
     ) -> Verdict {
@@ -122,9 +140,18 @@ impl Frames {
             next = at;
             let Some(frame) = self.frames.get_mut(at) else { break };
             let alive = if entry.sp == frame.entry_sp {
-                if entry.return_addr == frame.site && frame.may_tail_jump(entry, is_free) {
+                let is_same_place = entry.return_addr == frame.site;
+                if is_same_place && frame.may_tail_jump(entry, freed.is_some()) {
                     frame.inner_module = entry.module;
                     return Verdict::PartOfCall;
+                }
+                if is_same_place && frame.goes_round(entry) {
+                    if !frame.frees_another(freed) {
+                        return Verdict::PartOfCall;
+                    }
+                    // The function has called itself by a jump: the next one's return is also this one's.
+                    self.frames.remove(at);
+                    return Verdict::Independent;
                 }
                 false
             } else if frame.interrupted && context.signal_frame_between(frame.entry_sp) {
@@ -134,6 +161,9 @@ impl Frames {
             } else {
                 entry.sp < frame.entry_sp
             };
+            if alive && frame.is_told() {
+                continue;
+            }
             if alive {
                 // An allocator calls nobody else who would map, and sbrk calls brk.
                 if frame.declared || entry.family == Some(Family::Mapping) || frame.calls_within(entry) {

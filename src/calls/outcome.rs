@@ -4,7 +4,7 @@
 use super::mapping::MapCall;
 use super::passed_on::NewArguments;
 use crate::addr::Addr;
-use crate::allocators::Kind;
+use crate::allocators::{Kind, Success, Text};
 use crate::event::{Call, EventKind, Missed};
 
 /// What a call is about.
@@ -22,10 +22,23 @@ pub enum Operation {
     },
     /// The block's address is written to `out`.
     AllocateOut {
-        /// Where the block's address is to be read when the call has returned 0.
+        /// Where the block's address is to be read when the call has succeeded.
         out: Addr,
         /// Requested bytes.
         size: u64,
+        /// What it returns then.
+        success: Success,
+    },
+    /// The block at `out`, or null, is resized to what `size_at` tells at the return, or stays as it is.
+    GrowOut {
+        /// Where the block's address is.
+        out: Addr,
+        /// Where its size is.
+        size_at: Addr,
+        /// The block that was there at the entry; null: none.
+        old: Addr,
+        /// Its size in bytes.
+        old_size: u64,
     },
     /// `old` (not null) is resized.
     Reallocate {
@@ -69,7 +82,15 @@ impl Operation {
                 Some(size) => Self::Allocate { size },
                 None => Self::Overflow { size: u64::MAX },
             },
-            Kind::AllocOut { out, size } => Self::AllocateOut { out: Addr(out.of(args)), size: size.of(args) },
+            Kind::AllocOut { out, size, success } => {
+                Self::AllocateOut { out: Addr(out.of(args)), size: size.of(args), success }
+            }
+            Kind::GrowOut { out, size } => Self::GrowOut {
+                out: Addr(out.of(args)),
+                size_at: Addr(size.of(args)),
+                old: Addr(Text::OLD.of(args)),
+                old_size: Text::SIZE.of(args),
+            },
             Kind::Realloc { old, size, count } => {
                 let old = Addr(old.of(args));
                 match (product(size.of(args), count.map(|count| count.of(args))), old.is_null()) {
@@ -89,7 +110,9 @@ impl Operation {
     pub(super) fn as_asked(self, asked: Option<NewArguments>) -> Self {
         match (self, asked) {
             (Self::Allocate { .. }, Some(asked)) => Self::Allocate { size: asked.size },
-            (Self::AllocateOut { out, .. }, Some(asked)) => Self::AllocateOut { out, size: asked.size },
+            (Self::AllocateOut { out, success, .. }, Some(asked)) => {
+                Self::AllocateOut { out, size: asked.size, success }
+            }
             _ => self,
         }
     }
@@ -107,11 +130,10 @@ impl Operation {
     pub fn handed_out(self, returned: Returned) -> Addr {
         match self {
             Self::Allocate { .. } | Self::Reallocate { .. } => Addr(returned.result),
-            Self::AllocateOut { .. } => {
-                // The result is an int: the upper half of rax is undefined (System V ABI).
-                let succeeded = returned.result & u64::from(u32::MAX) == 0;
-                returned.out.filter(|_| succeeded).unwrap_or(Addr::NULL)
+            Self::AllocateOut { success, .. } => {
+                returned.out.filter(|_| success.is_told_by(returned.result)).unwrap_or(Addr::NULL)
             }
+            Self::GrowOut { .. } => returned.out.unwrap_or(Addr::NULL),
             Self::Overflow { .. } | Self::ResizeInPlace { .. } | Self::Free { .. } | Self::Mapping(_) => Addr::NULL,
         }
     }
@@ -124,7 +146,24 @@ impl Operation {
     /// Where the block's address is to be read at the return.
     pub const fn out_argument(self) -> Option<Addr> {
         match self {
-            Self::AllocateOut { out, .. } => Some(out),
+            Self::AllocateOut { out, .. } | Self::GrowOut { out, .. } => Some(out),
+            _ => None,
+        }
+    }
+
+    /// Where the block's size is to be read at the return.
+    pub const fn size_argument(self) -> Option<Addr> {
+        match self {
+            Self::GrowOut { size_at, .. } => Some(size_at),
+            _ => None,
+        }
+    }
+
+    /// The block that is resized from the entry on, until the return tells what has become of it.
+    pub(super) fn resizes_from_entry(self) -> Option<Addr> {
+        match self {
+            Self::Reallocate { old, .. } => Some(old),
+            Self::GrowOut { old, .. } => Some(old).filter(|old| !old.is_null()),
             _ => None,
         }
     }
@@ -175,8 +214,21 @@ pub fn outcome<F: FnMut(EventKind) + ?Sized>(operation: Operation, returned: Ret
         block => EventKind::Allocated { block, size, by },
     };
     match operation {
+        // Nothing was asked for that there is: an environment variable, a block of no bytes.
+        Operation::AllocateOut { success, .. }
+            if returned.out == Some(Addr::NULL) && success.is_told_by(returned.result) => {}
         Operation::Allocate { size } | Operation::AllocateOut { size, .. } => {
             tell(allocated(operation.handed_out(returned), returned.size.unwrap_or(size)));
+        }
+        Operation::GrowOut { old, old_size, .. } => {
+            let (new, size) = (operation.handed_out(returned), returned.size.unwrap_or(old_size));
+            let is_as_before = new.is_null() || (new, size) == (old, old_size);
+            match (old.is_null(), is_as_before) {
+                (true, true) => {}
+                (true, false) => tell(EventKind::Allocated { block: new, size, by }),
+                (false, true) => tell(EventKind::ReallocAbandoned { old, task: by.task }),
+                (false, false) => tell(EventKind::ReallocEnded { old, new, size, by }),
+            }
         }
         Operation::Overflow { size } => tell(EventKind::Failed { size, by }),
         Operation::Reallocate { old, size } => {
@@ -204,6 +256,9 @@ pub(super) fn unseen_outcome(operation: Operation, by: Call, tell: &mut dyn FnMu
                 tell(EventKind::AllocatedUnseen { size, by });
             }
         }
+        // Mostly it is large enough.
+        Operation::GrowOut { old, .. } if !old.is_null() => tell(EventKind::ReallocAbandoned { old, task: by.task }),
+        Operation::GrowOut { .. } => tell(EventKind::Missed(Missed::Call)),
         // Where memory was mapped is not known.
         Operation::Mapping(_) => tell(EventKind::Missed(Missed::Call)),
         Operation::ResizeInPlace { .. } | Operation::Free { .. } => {}

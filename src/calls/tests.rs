@@ -3,6 +3,8 @@ use crate::addr::TaskId;
 use crate::memory::{MemoryImage, ReadMemory};
 
 mod mappings;
+mod outs;
+mod rounds;
 mod simulation;
 
 const APP: ModuleId = ModuleId(0);
@@ -80,6 +82,7 @@ impl Thread {
             caller_is_allocator: false,
             is_wrapper: false,
             wrapper: None,
+            loops_to_entry: false,
             family: None,
             interval: 0,
         }

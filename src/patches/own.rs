@@ -6,6 +6,7 @@
 
 mod entry;
 mod reach;
+mod rounds;
 
 use super::PcLocation;
 use crate::addr::{Addr, ModuleId};
@@ -13,6 +14,7 @@ use crate::arch::step::pad::ResumePoints;
 use crate::arch::step::{Resume, StepError, build_pad};
 pub use entry::{EntryError, JUMP_LEN, LONGEST_MOVED, PlacedEntry};
 pub use reach::{Replaced, first_has_room, jumps_anywhere};
+pub use rounds::{flows_to_entry, loops_to_entry};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -24,7 +24,7 @@ impl Process {
                     blocks.forget(block);
                 }
             }
-            Operation::ResizeInPlace { old, .. } => blocks.forget(old),
+            Operation::ResizeInPlace { old, .. } | Operation::GrowOut { old, .. } => blocks.forget(old),
             _ => {}
         }
     }

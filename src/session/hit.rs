@@ -7,7 +7,7 @@ use super::jump::Jump;
 use super::process::Process;
 use super::stops::Stops;
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
-use crate::allocators::{Family, Kind, MapFunction, Text};
+use crate::allocators::{Family, Kind, MapFunction};
 use crate::arch::Regs;
 use crate::breakpoints::{Breakpoint, Engine, Probe};
 use crate::calls::{CallContext, Entry, Operation, Return, Returned};
@@ -163,10 +163,8 @@ impl Process {
             .map_or((false, false), |f| (matches!(f.kind, Kind::Free { .. }), f.align.is_some()));
         let mut args = regs.arguments();
         if let Some(text) = self.settings.table.get(function).and_then(|f| f.text) {
-            args[usize::from(Text::SIZE.0)] = {
-                let mut memory = self.space.original_memory();
-                text.size_at_entry(&args, &mut |at, bytes| memory.read(at, bytes))
-            };
+            let mut memory = self.space.original_memory();
+            text.complete(&mut args, &mut |at, bytes| memory.read(at, bytes));
         }
         let sets_break = self.settings.table.get(function).is_some_and(|f| f.kind == Kind::Mapping(MapFunction::Brk));
         if sets_break {
@@ -191,6 +189,7 @@ impl Process {
             caller_is_allocator: self.space.is_called_by_allocator(return_addr),
             is_wrapper,
             wrapper: is_wrapper.then_some(at),
+            loops_to_entry: self.space.loops_to_entry(at),
         }
     }
 
@@ -198,7 +197,7 @@ impl Process {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
         let out = self.observer.out_argument(task, site, regs.sp());
         let out = out.and_then(|out| self.space.original_memory().read_u64(out)).map(Addr);
-        let size = self.size_at_return(task, site, regs);
+        let size = self.size_at_return(task, site, regs, out.unwrap_or(Addr(regs.result())));
         let returned = Returned { result: regs.result(), out, size };
         let ending = self.fill.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
         let answer = self.observer.observe(EngineReport::Return(Return { task, site, sp: regs.sp(), returned }));
@@ -219,11 +218,15 @@ impl Process {
     }
 
     /// The size of the block that a call has returned, where its function could not tell it at the entry.
-    fn size_at_return(&mut self, task: TaskId, site: Addr, regs: &Regs) -> Option<u64> {
+    fn size_at_return(&mut self, task: TaskId, site: Addr, regs: &Regs, block: Addr) -> Option<u64> {
         let function = self.observer.function_ending(task, site, regs.sp())?;
         let text = self.settings.table.get(function)?.text?;
+        let written = self.observer.operation_ending(task, site, regs.sp()).and_then(Operation::size_argument);
         let mut memory = self.space.original_memory();
-        text.size_at_return(Addr(regs.result()), &mut |at, bytes| memory.read(at, bytes))
+        if let Some(at) = written {
+            return memory.read_u64(at);
+        }
+        text.size_at_return(block, regs.result(), &mut |at, bytes| memory.read(at, bytes))
     }
 
     /// Takes a return site of one shot away once no call returns there any more.

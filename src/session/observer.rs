@@ -476,6 +476,8 @@ fn recorded(operation: Operation, picks: &mut dyn FnMut(u64) -> bool, model: &He
         }
         Operation::Free { block } => (block, false),
         Operation::Mapping(_) => return Recorded::All,
+        // Of what size it is after it was resized is known too late.
+        Operation::GrowOut { old, .. } => (old, false),
         Operation::Reallocate { old, size } | Operation::ResizeInPlace { old, size } => {
             // Of no bytes it is a free.
             (old, size > 0 && picks(size))

@@ -8,6 +8,7 @@
 //! | whether a breakpoint can be placed, its pad, room for pads, lifting | `breakpoints.rs`; the writing itself: `tracer/code.rs` |
 //! | breakpoints out of the way of another tracer | `aside.rs` |
 //! | entries of functions that jump to the jump engine's stubs | `jumps.rs`; what leads into the midst of them: `inroads.rs` |
+//! | functions that branch back to their own first instruction | `rounds.rs` |
 //! | the copy in a forked child | `fork.rs` |
 //! | memory without what is ours in it | `original.rs` |
 //! | a module's file: found, verified, or read from memory | `object.rs` |
@@ -38,6 +39,7 @@ mod object;
 mod original;
 mod probes;
 mod python;
+mod rounds;
 mod slots;
 mod testhooks;
 mod watched_libc;

@@ -12,6 +12,7 @@ use gimli::{
     BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DebugFrame, DebugFrameOffset, EhFrame, EhFrameOffset,
     EndianSlice, LittleEndian, Operation, RegisterRule, UnwindContext, UnwindOffset, UnwindSection,
 };
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Functions of one module that are looked up, at most. Chromium has 600,000.
@@ -132,10 +133,7 @@ impl ModuleCfi {
 
     /// Where the function at `addr` begins, as `.debug_frame` says it.
     pub fn start_by_debug_frame(&mut self, addr: ObjAddr) -> Option<ObjAddr> {
-        let offset = DebugFrameOffset(self.debug_index()?.find(addr.0)?);
-        let frames = debug_frames(self.module.debug_frame.as_ref()?);
-        let fde = frames.fde_from_offset(&self.bases, offset, DebugFrame::cie_from_offset).ok()?;
-        fde.contains(addr.0).then(|| ObjAddr(fde.initial_address()))
+        self.described_by_debug_frame(addr).map(|code| code.start)
     }
 
     /// Where the handlers of exceptions of the function at `addr` are listed, if it has any: its language-specific data
@@ -148,6 +146,25 @@ impl ModuleCfi {
             gimli::Pointer::Direct(at) => Some(ObjAddr(at)),
             gimli::Pointer::Indirect(_) => None,
         }
+    }
+
+    /// The code that the CFI describes together with that at `addr`: a function, or a part of one that lies elsewhere.
+    pub fn code_around(&mut self, addr: ObjAddr) -> Option<Range<ObjAddr>> {
+        self.described_by_eh_frame(addr).or_else(|| self.described_by_debug_frame(addr))
+    }
+
+    fn described_by_eh_frame(&mut self, addr: ObjAddr) -> Option<Range<ObjAddr>> {
+        let offset = self.eh_frame_offset(addr)?;
+        let frames = EhFrame::new(&self.module.eh_frame.as_ref()?.bytes, LittleEndian);
+        let fde = frames.fde_from_offset(&self.bases, EhFrameOffset(offset), EhFrame::cie_from_offset).ok()?;
+        fde.contains(addr.0).then(|| ObjAddr(fde.initial_address())..ObjAddr(fde.end_address()))
+    }
+
+    fn described_by_debug_frame(&mut self, addr: ObjAddr) -> Option<Range<ObjAddr>> {
+        let offset = DebugFrameOffset(self.debug_index()?.find(addr.0)?);
+        let frames = debug_frames(self.module.debug_frame.as_ref()?);
+        let fde = frames.fde_from_offset(&self.bases, offset, DebugFrame::cie_from_offset).ok()?;
+        fde.contains(addr.0).then(|| ObjAddr(fde.initial_address())..ObjAddr(fde.end_address()))
     }
 
     /// Offset in `.eh_frame` of the last FDE that does not begin behind `addr`.

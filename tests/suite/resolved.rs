@@ -3,7 +3,7 @@
 
 use crate::support::fixtures;
 use crate::support::procfs;
-use crate::support::program::{Checked, Program};
+use crate::support::program::{Checked, Program, Traced};
 use std::path::{Path, PathBuf};
 
 /// What `loses_one` allocates and what of it is lost.
@@ -126,6 +126,30 @@ fn texts_that_an_allocator_makes_by_itself_are_seen() {
     assert!(seen[0] >= numbers[0] && seen[0] - seen[1] >= numbers[0] - numbers[2], "{seen:?}");
     assert!(traced.report.0.to_string().contains("malloc"));
     traced.report.assert_no_anomaly();
+}
+
+/// An allocator's own asprintf, getline and their kin, which hand blocks out through a pointer: each block is known
+/// when it is freed, and has the size that the allocator has given it.
+#[test]
+fn blocks_that_an_allocator_hands_out_through_pointers_are_seen() {
+    let lines: String = (0..100).map(|n| "x".repeat(n * 37 % 101 + n) + "\n").collect();
+    let library = fixtures::library("brings_lines");
+    let program = |exe| Program::new(exe).input(lines.clone()).env("TEXT", "of the environment");
+    let program_of_library = program(fixtures::program_linked("lines", &[&library])).stays_on_trap("arguments");
+    let program_of_library = knows_short(program_of_library);
+    let traced = program_of_library.traced();
+    let numbers: Vec<u64> = traced.ended.text().split_whitespace().map(|number| number.parse().unwrap()).collect();
+    let seen = ["allocations", "bytes_allocated", "frees"].map(|name| traced.report.total(name));
+    assert_eq!(seen.as_slice(), numbers, "{}", traced.ended.stderr);
+    assert_eq!(traced.report.total("failed"), 1, "{}", traced.ended.stderr);
+    traced.report.assert_no_anomaly();
+    // the C library's call malloc and realloc, which is what is counted
+    let of_libc = program(fixtures::program("lines")).traced();
+    for function in ["asprintf", "vasprintf", "getline", "getdelim", "mi_dupenv_s"] {
+        let probes = |traced: &Traced| traced.report.0["allocators"].to_string().contains(&format!("\"{function}\""));
+        assert!(probes(&traced) && !probes(&of_libc), "{function}");
+    }
+    of_libc.report.assert_no_anomaly();
 }
 
 /// DT_SYMBOLIC: the library calls its own allocator where the program has another, which all others call.

@@ -47,6 +47,16 @@ enum Act {
         inner: Vec<Act>,
         left_for_good: bool,
     },
+    /// A malloc, or a realloc, that branches back to its first instruction so often, with another size each time.
+    Retried {
+        realloc: bool,
+        rounds: u64,
+    },
+    /// A free that does so, and with `listed` frees so many other blocks in that way.
+    FreedInRounds {
+        rounds: u64,
+        listed: u64,
+    },
     /// Code reaches a watched return address at another depth or by a jump.
     PassBy,
 }
@@ -159,6 +169,7 @@ impl Script<'_> {
             caller_is_allocator: false,
             is_wrapper: false,
             wrapper: None,
+            loops_to_entry: false,
             family: None,
             interval: 0,
         }
@@ -298,6 +309,45 @@ impl Script<'_> {
             Act::Interrupted { realloc, by, inner, left_for_good } => {
                 self.interrupted(*realloc, *by, inner, *left_for_good, sp);
             }
+            Act::Retried { realloc, rounds } => {
+                let old = if *realloc { self.take() } else { 0 };
+                let (name, size_at) = if *realloc { ("realloc", 1) } else { ("malloc", 0) };
+                let mut entry = self.entry(name, &[old], sp);
+                entry.args[size_at] = 40;
+                entry.loops_to_entry = true;
+                let by = self.by(entry.function);
+                let began = realloc.then_some(EventKind::ReallocBegan { old: Addr(old), by });
+                self.enters(entry, began.into_iter().collect());
+                for round in 0..*rounds {
+                    let mut again = entry;
+                    again.args[size_at] = 48 + round;
+                    self.part_of_call(again);
+                }
+                if *realloc {
+                    let new = self.block();
+                    self.live.push(new);
+                    let ended = EventKind::ReallocEnded { old: Addr(old), new: Addr(new), size: 40, by };
+                    self.returns(&entry, new, None, vec![ended]);
+                } else {
+                    self.allocates(&entry, 40, true);
+                }
+            }
+            Act::FreedInRounds { rounds, listed } => {
+                let mut entry = self.entry("free", &[0], sp);
+                entry.loops_to_entry = true;
+                let by = self.by(entry.function);
+                for number in 0..=*listed {
+                    entry.args[0] = self.take();
+                    let block = Addr(entry.args[0]);
+                    let freed = EventKind::Freed { block, internal: false, given_size: None, by };
+                    self.step(Input::Entry(entry), true, vec![freed]);
+                    if number == 0 {
+                        self.stack.push(Mark::Frame(entry.sp));
+                    }
+                    (0..*rounds).for_each(|_| self.part_of_call(entry));
+                }
+                self.returns(&entry, 0, None, Vec::new());
+            }
             Act::PassBy => {
                 let site = Addr(self.next_site);
                 self.passes(site, sp + 0x500);
@@ -387,6 +437,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => size.clone().prop_map(|size| Act::ReallocNull { size }),
         2 => (1..5000u64, how).prop_map(|(size, how)| Act::Realloc { size, how }),
         1 => size.prop_map(|size| Act::Strdup { size }),
+        1 => (any::<bool>(), 0..4u64).prop_map(|(realloc, rounds)| Act::Retried { realloc, rounds }),
+        1 => (0..3u64, 0..3u64).prop_map(|(rounds, listed)| Act::FreedInRounds { rounds, listed }),
         1 => Just(Act::PassBy),
     ];
     let act = leaf.prop_recursive(3, 20, 5, |inner| {

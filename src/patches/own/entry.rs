@@ -24,6 +24,9 @@ pub enum EntryError {
     /// Its own code jumps to one of the bytes that would be replaced.
     #[error("a branch leads into the first instructions, which a jump would take the place of")]
     JumpsBack,
+    /// It branches back to its first instruction: the jump there would have each round recorded as a call.
+    #[error("a branch leads back to the first instruction, which would be recorded as another call")]
+    LoopsToEntry,
     /// It has a jump whose target can't be told: a table of its own, a computed goto, a thunk.
     #[error("jumps to computed addresses may lead into the first instructions, which a jump would take the place of")]
     JumpsAnywhere,
@@ -206,7 +209,7 @@ mod tests {
         assert_eq!(place(&[0x53, 0xc3, 0x90, 0x90, 0x90, 0x90]), Err(EntryError::Immovable));
         // push r15; push r14; push r13; jmp to the second push
         assert_eq!(place(&[0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0xeb, 0xfa]), Err(EntryError::JumpsBack));
-        // to the first one: a loop, which begins a call anew
+        // to the first one: it can be moved. Whether a jump may stand there is another question (`loops_to_entry`)
         assert!(place(&[0x41, 0x57, 0x41, 0x56, 0x41, 0x55, 0xeb, 0xf8]).is_ok());
         let place = |pad, room| OwnCode::default().place_entry(&PUSHES, AT, pad, room);
         assert_eq!(place(PAD, 10), Err(EntryError::Immovable), "11 bytes");

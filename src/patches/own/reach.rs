@@ -87,8 +87,8 @@ fn is_behind_first(target: u64, body: &Range<u64>) -> bool {
 }
 
 /// Instructions by their addresses, and which lead to each.
-struct Flow {
-    code: BTreeMap<u64, Instruction>,
+pub(super) struct Flow {
+    pub(super) code: BTreeMap<u64, Instruction>,
     before: FxHashMap<u64, Vec<u64>>,
     entry: u64,
 }
@@ -105,7 +105,7 @@ impl Flow {
     }
 
     /// What is executed from `entry` on, outside of `body`, as far as direct branches lead.
-    fn elsewhere(entry: u64, body: &Range<u64>, read: &dyn Fn(Addr, &mut [u8]) -> usize) -> Self {
+    pub(super) fn elsewhere(entry: u64, body: &Range<u64>, read: &dyn Fn(Addr, &mut [u8]) -> usize) -> Self {
         let (mut known, mut wanted) = (BTreeMap::new(), vec![entry]);
         while let Some(start) = wanted.pop() {
             let mut piece = [0; PIECE];

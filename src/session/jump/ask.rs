@@ -222,6 +222,7 @@ impl Process {
             caller_is_allocator: facts.caller_is_allocator,
             is_wrapper: false,
             wrapper: None,
+            loops_to_entry: false,
             family: facts.family,
             interval,
         };

@@ -4,7 +4,7 @@ use super::facts::KnownFacts;
 use super::fallback::Cause;
 use super::{Awaited, Clock, Jump, JumpState, Sampling};
 use crate::addr::{Addr, ModuleId};
-use crate::allocators::{Arg, Function, Kind};
+use crate::allocators::{Arg, Function, Kind, Success};
 use crate::arch::INT3;
 use crate::jump::layout::{
     Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST, LIST_DEPTH,
@@ -396,7 +396,7 @@ fn size_of(function: &Function) -> SizeOf {
         Kind::AllocOut { size, .. } => (size, None, 0),
         Kind::Realloc { size, count, .. } => (size, count, SizeOf::CHANGES),
         Kind::ResizeInPlace { size, .. } => (size, None, SizeOf::CHANGES),
-        Kind::Free { .. } | Kind::Mapping(_) => return SizeOf(0),
+        Kind::Free { .. } | Kind::GrowOut { .. } | Kind::Mapping(_) => return SizeOf(0),
     };
     SizeOf(SizeOf::new(size.0, count.map(|count| count.0)).0 | more)
 }
@@ -408,13 +408,15 @@ fn way_of(function: &Function) -> Option<Way> {
     let fits = function.align.is_none_or(is_passed);
     let (fits, way) = match function.kind {
         Kind::Alloc { size, count } => (fits && is_passed(size) && count.is_none_or(is_passed), Way::Alloc),
-        Kind::AllocOut { out, size } => (fits && is_first(out) && is_passed(size), Way::AllocOut),
+        Kind::AllocOut { out, size, success: Success::Zero } => {
+            (fits && is_first(out) && is_passed(size), Way::AllocOut)
+        }
         Kind::Realloc { old, size, count } => {
             (fits && is_first(old) && is_passed(size) && count.is_none_or(is_passed), Way::Realloc)
         }
         Kind::ResizeInPlace { old, size } => (fits && is_first(old) && is_passed(size), Way::Alloc),
         Kind::Free { ptr, size } => (fits && is_first(ptr) && size.is_none_or(is_passed), Way::Free),
-        Kind::Mapping(_) => return None,
+        Kind::AllocOut { success: Success::Length, .. } | Kind::GrowOut { .. } | Kind::Mapping(_) => return None,
     };
     fits.then_some(way)
 }

@@ -2,7 +2,7 @@
 
 use super::Observer;
 use crate::addr::{Addr, FunctionId};
-use crate::allocators::Kind;
+use crate::allocators::{Kind, Text};
 use crate::calls::MapCall;
 use crate::event::{EventKind, MarkName};
 use crate::heapmodel::HeapView;
@@ -53,6 +53,7 @@ impl Observer {
     pub(super) fn is_of_interest_while_paused(&self, function: FunctionId, args: &[u64; 6]) -> bool {
         match self.shared.table.get(function).map(|function| function.kind) {
             Some(Kind::Free { .. }) => true,
+            Some(Kind::GrowOut { .. }) => self.model().is_live(Addr(Text::OLD.of(args))),
             Some(Kind::Realloc { old, .. } | Kind::ResizeInPlace { old, .. }) => {
                 self.model().is_live(Addr(old.of(args)))
             }

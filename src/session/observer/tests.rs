@@ -94,6 +94,7 @@ impl Thread {
             caller_is_allocator: false,
             is_wrapper: false,
             wrapper: None,
+            loops_to_entry: false,
             family: None,
             interval: 0,
         };
@@ -201,6 +202,7 @@ fn a_call_whose_stack_cant_be_walked_counts_as_never_entered() {
         caller_is_allocator: false,
         is_wrapper: false,
         wrapper: None,
+        loops_to_entry: false,
         family: None,
         interval: 0,
     };

@@ -151,11 +151,10 @@ impl AddressSpace {
         if code.len() < size {
             return Ok(Err(EntryError::TooShort));
         }
-        let read = |at: Addr, to: &mut [u8]| {
-            let n = self.memory.read_uncached(at, to);
-            self.code.patches().mask(at, to);
-            n
-        };
+        if self.loops_to_entry(at) {
+            return Ok(Err(EntryError::LoopsToEntry));
+        }
+        let read = |at: Addr, to: &mut [u8]| self.read_original(at, to);
         if is_led_into {
             return Ok(Err(EntryError::LedInto));
         }
@@ -172,10 +171,16 @@ impl AddressSpace {
     /// The function's first `len` bytes without us.
     pub fn original_bytes(&self, at: Addr, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        let n = self.memory.read_uncached(at, &mut bytes);
+        let n = self.read_original(at, &mut bytes);
         bytes.truncate(n);
-        self.code.patches().mask(at, &mut bytes);
         bytes
+    }
+
+    /// Reads code without us. Returns how many bytes could be read.
+    pub(super) fn read_original(&self, at: Addr, to: &mut [u8]) -> usize {
+        let n = self.memory.read_uncached(at, to);
+        self.code.patches().mask(at, to);
+        n
     }
 
     /// From now on the functions at these addresses jump to stubs, and their first instructions are in these pads. No thread stands

@@ -82,7 +82,11 @@ impl Probing {
             Self::Ends => table.get(function).is_some_and(|f| {
                 matches!(
                     f.kind,
-                    Kind::Free { .. } | Kind::Realloc { .. } | Kind::ResizeInPlace { .. } | Kind::Mapping(_)
+                    Kind::Free { .. }
+                        | Kind::Realloc { .. }
+                        | Kind::GrowOut { .. }
+                        | Kind::ResizeInPlace { .. }
+                        | Kind::Mapping(_)
                 )
             }),
             Self::None => false,
