@@ -10,12 +10,13 @@
 
 use super::modules::{Object, Objects};
 use crate::addr::Addr;
+use crate::arch::Regs;
 use crate::elf::{Binding, Elf, PlainSymbols};
 use crate::heapwalk::{Allocator, State, Walk};
 use crate::leaks::roots::ThreadState;
 use crate::leaks::{RootKind, RootWord};
 use crate::memory::{ReadMemory, word};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// The allocator's functions that other objects may call, by which its code is found.
@@ -88,6 +89,49 @@ pub(super) fn words(
     words
 }
 
+/// A thread that stood inside of the allocator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Inside {
+    pub(super) tid: i32,
+    /// Where; None in a system call, where it stays for as long as that takes.
+    pub(super) running: Option<Regs>,
+}
+
+/// The threads that stand inside of the allocator: their instruction pointer lies in its code, or a return address does
+/// that is near the top of their stack. Where its code is not known, all that run count.
+pub(super) fn threads(
+    walk: &Walk,
+    objects: &Objects,
+    threads: &[ThreadState],
+    calls: &BTreeMap<i32, bool>,
+    memory: &mut dyn ReadMemory,
+) -> Vec<Inside> {
+    let mut code: Option<Vec<Range<Addr>>> = None;
+    let mut inside = Vec::new();
+    for thread in threads {
+        let Some(regs) = thread.regs else { continue };
+        let call = calls.get(&thread.tid);
+        if call == Some(&false) {
+            continue;
+        }
+        let code = code.get_or_insert_with(|| {
+            let Some(object) = allocator_object(walk, objects) else { return Vec::new() };
+            // a C library and a program have much code besides
+            let own = allocator_code(object);
+            let has_more = matches!(walk.allocator, Allocator::Glibc | Allocator::Musl);
+            if has_more && !own.is_empty() { own } else { vec![object.range.clone()] }
+        });
+        let is_inside = |at: u64| code.iter().any(|range| range.contains(&Addr(at)));
+        let mut frames = [0; CALLEE_FRAMES];
+        let read = memory.read(Addr(regs.sp()), &mut frames);
+        let frames = frames.get(..read).unwrap_or_default();
+        if (code.is_empty() && call.is_none()) || is_inside(regs.rip) || words_of(frames).any(is_inside) {
+            inside.push(Inside { tid: thread.tid, running: call.is_none().then_some(regs) });
+        }
+    }
+    inside
+}
+
 /// The live block whose chunk begins at `at`.
 fn live_block_of(walk: &Walk, at: Addr) -> Option<Addr> {
     let chunk = walk.chunks.get(walk.starting_at(at)?)?;
@@ -125,7 +169,9 @@ fn code_of(symbols: &PlainSymbols<'_>) -> Vec<Range<u64>> {
         let name = crate::elf::base_name(&symbol.name);
         let name = name.strip_prefix("__libc_").unwrap_or(name);
         let range = symbol.addr.0..symbol.addr.0.saturating_add(symbol.size.max(1));
-        if FUNCTIONS.contains(&name) { own.push(range) } else { others.push(range) }
+        // musl's inner ones, which are hidden: a static program's table has them as global
+        let is_inner = ["malloc_", "__malloc_"].iter().any(|prefix| name.starts_with(prefix));
+        if FUNCTIONS.contains(&name) || is_inner { own.push(range) } else { others.push(range) }
     }
     // names of one function by which nobody knows it as the allocator's: cfree
     others.retain(|other| own.iter().all(|own| own.start != other.start));

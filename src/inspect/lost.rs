@@ -1,20 +1,22 @@
 //! Which blocks of a process that nobody has traced can't be reached any more. The blocks are those of the allocator's walk; the classes are [`crate::leaks`]'s.
 
 use super::core::Core;
+use super::inside::{self, Inside};
 use super::looks::{self, Look, Purpose};
 use super::modules::Objects;
 use super::seen::Seen;
 use crate::addr::{LoadBias, ModuleId};
 use crate::heapgraph::live_blocks;
 use crate::heapwalk::Walk;
-use crate::leaks::{Graph, MappedFiles, Scan, ScanOptions};
+use crate::leaks::{Graph, MappedFiles, RootKind, Scan, ScanOptions};
 use crate::memory::ReadMemory;
 use crate::symbols::{Search, Symbolizer};
+use crate::tracer::cputime::of_thread as ran;
 use crate::tracer::{Result, ids, procfs};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What was found.
 #[derive(Debug)]
@@ -62,10 +64,64 @@ impl Lost {
 pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
     ids::require_own()?;
     let program = procfs::program_name(pid, pid);
-    let look = looks::look(pid, Purpose::Leaks, |seen, walk, memory| read(seen, walk, memory, options))?;
-    let Look { seen, walk, read, copied, stood, in_motion, warnings } = look;
-    let lost = walk.zip(read).map(|(walk, read)| told(program, seen, &walk, read));
-    Ok(lost.map(|lost| Lost { stood: Some(stood), copied, in_motion, warnings, ..lost }))
+    let look = || looks::look(pid, Purpose::Leaks, |seen, walk, memory| read(seen, walk, memory, options));
+    let Look { seen, walk, read, copied, mut stood, in_motion, mut warnings } = look()?;
+    let Some((walk, mut read)) = walk.zip(read) else { return Ok(None) };
+    let mut again = |inside: &[Inside]| {
+        let ran_before: Vec<_> = inside.iter().map(|thread| (thread.tid, ran(pid, thread.tid))).collect();
+        let began = Instant::now();
+        loop {
+            std::thread::sleep(PAUSE);
+            let has_run = ran_before.iter().all(|(tid, before)| ran(pid, *tid) != *before);
+            if has_run || began.elapsed() > PATIENCE {
+                break;
+            }
+        }
+        // the process has ended since, or another tracer has come: the first look is what is known
+        let look = look().map_err(|error| tracing::debug!("no second look: {error}")).ok()?;
+        stood += look.stood;
+        warnings.extend(look.warnings.into_iter().filter(|warning| !warnings.contains(warning)).collect::<Vec<_>>());
+        look.read.map(|read| (read.graph, read.inside))
+    };
+    leave_out_what_moves(&mut read.graph, &read.inside, &mut again);
+    let lost = told(program, seen, &walk, read);
+    Ok(Some(Lost { stood: Some(stood), copied, in_motion, warnings, ..lost }))
+}
+
+/// Between two looks threads have at least so long to leave the allocator.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Threads that get no processor meanwhile, or sleep, are waited for no longer than this.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// So many looks more are taken at most.
+const MOST_MORE: u32 = 3;
+
+/// A block that a thread is just being given, or gives back, may be neither live nor free by the structures: no pointer
+/// leads to it. What a later look finds elsewhere, or leads to, or does not find, was not lost. What is lost stays so,
+/// at the same address with the same size.
+fn leave_out_what_moves(graph: &mut Graph, inside: &[Inside], again: &mut dyn FnMut(&[Inside]) -> Option<Later>) {
+    let Some(thread) = inside.first() else { return };
+    let first = graph.unreached();
+    let mut lost = first.clone();
+    for _ in 0..MOST_MORE {
+        if lost.is_empty() {
+            break;
+        }
+        let Some((later, now)) = again(inside) else { break };
+        let later = later.unreached();
+        let before = lost.len();
+        lost.retain(|block| later.contains(block));
+        // a thread that has no processor stands where it stood
+        let is_unmoved = inside.iter().any(|thread| thread.running.is_some() && now.contains(thread));
+        if lost.len() == before && !is_unmoved {
+            break;
+        }
+    }
+    // which of them had a block can't be told
+    for (block, _) in first.difference(&lost) {
+        graph.hold(*block, RootKind::Stack { tid: thread.tid });
+    }
 }
 
 /// Classifies the live blocks of a process that a core has kept. None if its allocator can't be walked.
@@ -78,24 +134,108 @@ pub fn in_core(core: &Arc<Core>, options: &ScanOptions) -> Option<Lost> {
     Some(told(core.file.program.clone(), seen, &walk, read))
 }
 
-fn told(program: String, seen: Seen, walk: &Walk, (graph, objects): (Graph, Objects)) -> Lost {
+fn told(program: String, seen: Seen, walk: &Walk, read: Read) -> Lost {
     Lost {
         program,
         stood: None,
         copied: false,
         threads: seen.names,
-        scan: graph.classify(),
+        scan: read.graph.classify(),
         findings: walk.findings.len(),
         in_motion: false,
         warnings: Vec::new(),
-        objects,
+        objects: read.objects,
     }
 }
 
-fn read(seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory, options: &ScanOptions) -> (Graph, Objects) {
+/// What a later look has found: the blocks, and which threads stood inside of the allocator.
+type Later = (Graph, Vec<Inside>);
+
+/// What is read while the process stands still.
+struct Read {
+    graph: Graph,
+    objects: Objects,
+    inside: Vec<Inside>,
+}
+
+fn read(seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Read {
     let blocks = live_blocks(walk);
     let objects = seen.objects(walk);
     let roots = seen.roots(walk, &objects, &blocks, memory);
+    let inside = inside::threads(walk, &objects, &seen.states, &seen.calls, memory);
     let options = ScanOptions { files: MappedFiles::of(&seen.mappings), ..options.clone() };
-    (Graph::read(blocks, &roots, memory, &options), objects)
+    Read { graph: Graph::read(blocks, &roots, memory, &options), objects, inside }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Addr;
+    use crate::arch::Regs;
+    use crate::heapmodel::{LiveBlock, SiteId};
+    use crate::leakclass::LeakClass;
+    use crate::leaks::Roots;
+
+    /// Memory that holds nothing but zeros.
+    struct Zeros;
+
+    impl ReadMemory for Zeros {
+        fn read(&mut self, _: Addr, buf: &mut [u8]) -> usize {
+            buf.fill(0);
+            buf.len()
+        }
+    }
+
+    /// Blocks that no pointer leads to.
+    fn graph(blocks: &[(u64, u64)]) -> Graph {
+        let block = |&(at, size): &(u64, u64)| LiveBlock { addr: Addr(at), size, site: SiteId(0), inherited: false };
+        let blocks = blocks.iter().map(block).collect();
+        Graph::read(blocks, &Roots::default(), &mut Zeros, &ScanOptions::default())
+    }
+
+    fn at(rip: u64) -> Inside {
+        Inside { tid: 1, running: Some(Regs { rip, ..Regs::default() }) }
+    }
+
+    /// The blocks that a later look finds lost, by address and size, and where the thread stands if it is in the
+    /// allocator.
+    type Found<'a> = (&'a [(u64, u64)], Option<u64>);
+
+    /// Where blocks are lost by a first look and later ones, each with where the thread stood; and how many looks there
+    /// were.
+    fn lost(first: &[(u64, u64)], later: &[Found<'_>]) -> (Vec<u64>, usize) {
+        let (mut of_first, mut looks) = (graph(first), 0);
+        leave_out_what_moves(&mut of_first, &[at(1)], &mut |_| {
+            let (blocks, place) = later.get(looks)?;
+            looks += 1;
+            Some((graph(blocks), place.map(at).into_iter().collect()))
+        });
+        let scan = of_first.classify();
+        let lost = scan.blocks().filter(|(_, class)| *class == LeakClass::Definite);
+        (lost.map(|(block, _)| block.addr.0).collect(), looks)
+    }
+
+    #[test]
+    fn what_a_later_look_does_not_find_at_its_place_was_not_lost() {
+        let (one, other) = ((0x1000, 64), (0x2000, 64));
+        assert_eq!(lost(&[one, other], &[(&[one], None), (&[one], None)]), (vec![0x1000], 2));
+        // another size is another block
+        assert_eq!(lost(&[one, other], &[(&[one, (0x2000, 80)], None), (&[one], None)]), (vec![0x1000], 2));
+        assert_eq!(lost(&[one], &[(&[], Some(2))]), (vec![], 1));
+        // what is lost anew was not lost at first
+        assert_eq!(lost(&[one], &[(&[one, other], None)]), (vec![0x1000], 1));
+    }
+
+    #[test]
+    fn looks_end_when_two_agree_and_the_threads_have_moved() {
+        let one = (0x1000, 64);
+        assert_eq!(lost(&[one], &[(&[one], Some(2)), (&[], None)]), (vec![0x1000], 1));
+        assert_eq!(lost(&[one], &[(&[one], Some(1)), (&[], None)]), (vec![], 2));
+        assert_eq!(
+            lost(&[one], &[(&[one], Some(1)), (&[one], Some(1)), (&[one], Some(1)), (&[], None)]),
+            (vec![0x1000], 3)
+        );
+        assert_eq!(lost(&[], &[(&[], None)]), (vec![], 0));
+        assert_eq!(lost(&[one], &[]), (vec![0x1000], 0));
+    }
 }

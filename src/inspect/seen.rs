@@ -29,6 +29,8 @@ pub(super) struct Seen {
     pub(super) tid: i32,
     pub(super) mappings: Vec<Mapping>,
     pub(super) states: Vec<ThreadState>,
+    /// The threads that are in a system call, and whether it is one that allocators make.
+    pub(super) calls: BTreeMap<i32, bool>,
     /// The names of its threads, by id.
     pub(super) names: BTreeMap<i32, String>,
     /// Which pages are in memory; none if that was not asked for.
@@ -48,8 +50,20 @@ impl Seen {
         let mappings = procfs::mappings(tid)?;
         let states = threads.iter().map(|thread| state(pid, thread)).collect();
         let names = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
+        let calls = threads.iter().filter_map(|thread| Some((thread.tid, thread.is_in_allocators_call()?))).collect();
         let kernel = held_by_kernel(tid, &mappings);
-        Ok(Self { pid, tid, mappings, states, names, pages: Pages::default(), resident: None, kernel, core: None })
+        Ok(Self {
+            pid,
+            tid,
+            mappings,
+            states,
+            calls,
+            names,
+            pages: Pages::default(),
+            resident: None,
+            kernel,
+            core: None,
+        })
     }
 
     /// What a core shows.
@@ -62,6 +76,7 @@ impl Seen {
             tid: core.file.pid,
             mappings: core.mappings().to_vec(),
             states,
+            calls: BTreeMap::new(),
             names: BTreeMap::new(),
             pages: Pages { resident: core.pages(), swapped: Vec::new() },
             resident: None,

@@ -69,20 +69,31 @@ pub struct PathBlock {
 impl Graph {
     /// Classifies all blocks.
     pub fn classify(self) -> Scan {
+        let Walk { classes, via, offsets, tagged, .. } = self.walk();
+        let Self { index, roots, scanned_bytes, unreadable, .. } = self;
+        Scan { index, roots, classes, via, offsets, tagged, scanned_bytes, unreadable }
+    }
+
+    /// The blocks that no pointer to their start leads to from a root: address and size in bytes. In no order.
+    pub fn unreached(&self) -> FxHashSet<(Addr, u64)> {
+        let classes = self.walk().classes.into_iter();
+        let blocks = self.index.blocks().iter().zip(classes).filter(|(_, class)| *class != LeakClass::Reachable);
+        blocks.map(|(block, _)| (block.addr, block.size)).collect()
+    }
+
+    fn walk(&self) -> Walk<'_> {
         let blocks = self.index.blocks().len();
         let mut walk = Walk {
             classes: vec![LeakClass::Definite; blocks],
             via: vec![Via::Nothing; blocks],
             offsets: vec![0; blocks],
             tagged: FxHashSet::default(),
-            graph: &self,
+            graph: self,
         };
         let candidates = walk.reachable();
         walk.possible(candidates);
         walk.leaked();
-        let Walk { classes, via, offsets, tagged, .. } = walk;
-        let Self { index, roots, scanned_bytes, unreadable, .. } = self;
-        Scan { index, roots, classes, via, offsets, tagged, scanned_bytes, unreadable }
+        walk
     }
 }
 

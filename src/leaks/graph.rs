@@ -4,7 +4,7 @@ use super::edges::{Edge, Edges, Pointer};
 use super::heuristics::Judge;
 use super::index::{BlockIndex, WORD, points_behind};
 use super::scan::{PartRead, Reader, Unreadable, read_roots};
-use super::{InteriorPointers, RootKind, Roots, ScanOptions};
+use super::{InteriorPointers, RootKind, RootWord, Roots, ScanOptions};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use crate::memory::ReadMemory;
@@ -125,6 +125,15 @@ impl Pointers {
 }
 
 impl Graph {
+    /// Has `root` hold the block that begins at `start`, if there is one.
+    pub fn hold(&mut self, start: Addr, root: RootKind) {
+        let Some((target, 0)) = self.find(start) else { return };
+        let Ok(word) = u32::try_from(self.roots.words.len()) else { return };
+        self.roots.words.push(RootWord { value: start.0, kind: root });
+        let place = RootPlace::Word(word);
+        self.from_roots.push(RootEdge { place, target, as_start: true, offset: 0, tagged: false });
+    }
+
     /// Reads the blocks and the roots, as [`Pointers::read`] does.
     pub fn read(blocks: Vec<LiveBlock>, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
         let index = BlockIndex::new(blocks);

@@ -7,6 +7,7 @@
 //! walk has found, or the mappings that hold blocks.
 
 mod glibc;
+mod merged;
 mod pieces;
 mod signalstacks;
 
@@ -170,6 +171,11 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     for stack in unused {
         pieces.subtract_unless_data(&stack);
     }
+    if sources.layout == HeapLayout::Other {
+        for (tid, stack) in merged::stacks(sources, &owned) {
+            pieces.add(&stack, RootKind::Stack { tid });
+        }
+    }
     for (tid, stack) in stacks_in_blocks(sources) {
         pieces.add(&stack, RootKind::Stack { tid });
     }
@@ -255,14 +261,17 @@ fn mapping_at(mappings: &[Mapping], addr: u64) -> Option<(usize, &Mapping)> {
     mappings.get(after).filter(|mapping| mapping.contains(Addr(addr))).map(|mapping| (after, mapping))
 }
 
+/// Whether memory that can't be touched lies below this one of the mappings, as below stacks.
+fn has_guard(mappings: &[Mapping], index: usize) -> bool {
+    let below = index.checked_sub(1).and_then(|below| mappings.get(below));
+    let start = mappings.get(index).map(|mapping| mapping.start);
+    below.is_some_and(|below| Some(below.end) == start && !below.perms.write && !below.perms.read)
+}
+
 /// The parts of stacks that hold nothing but old words: what lies below the stack pointers of live threads, the C
 /// library's frames below main, and the stacks of ended threads, which glibc keeps for new ones; and where the descriptors of those lie.
 fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> (Vec<Range<Addr>>, Vec<Addr>) {
     let mappings = sources.mappings;
-    let has_guard = |index: usize, mapping: &Mapping| {
-        let below = index.checked_sub(1).and_then(|below| mappings.get(below));
-        below.is_some_and(|below| below.end == mapping.start && !below.perms.write && !below.perms.read)
-    };
     let mut unused = Vec::new();
     let mut in_use = Vec::new();
     for thread in sources.threads {
@@ -279,7 +288,7 @@ fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> (Vec
         let (Some(sp), Some(top)) = (thread.sp, thread.stack_top()) else { continue };
         let Some((index, mapping)) = mapping_at(mappings, sp) else { continue };
         in_use.push(index);
-        if mapping.kind == Kind::Stack || (mapping.kind == Kind::Anonymous && has_guard(index, mapping)) {
+        if mapping.kind == Kind::Stack || (mapping.kind == Kind::Anonymous && has_guard(mappings, index)) {
             unused.push(mapping.start..top.max(mapping.start));
         }
     }
@@ -298,7 +307,7 @@ fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> (Vec
     let tls_size = static_tls_size(sources.modules);
     let mut descriptors = Vec::new();
     for (index, mapping) in mappings.iter().enumerate() {
-        let candidate = mapping.kind == Kind::Anonymous && mapping.perms.write && has_guard(index, mapping);
+        let candidate = mapping.kind == Kind::Anonymous && mapping.perms.write && has_guard(mappings, index);
         if candidate
             && !in_use.contains(&index)
             && let Some(tcb) = find_control_block(mapping, memory)

@@ -22,6 +22,18 @@ const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
 /// Pause between two looks at threads that have not stopped yet.
 const PAUSE: Duration = Duration::from_micros(50);
 
+/// System calls that allocators make, for memory and for locks.
+const ALLOCATORS_CALLS: [i64; 8] = [
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_madvise,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_sched_yield,
+];
+
 /// A thread of a process that stands still.
 #[derive(Clone, Debug)]
 pub struct StandingThread {
@@ -37,6 +49,12 @@ impl StandingThread {
     /// One that did not stop, or was not asked to.
     pub const fn elsewhere(tid: i32) -> Self {
         Self { tid, regs: None, vectors: Vec::new() }
+    }
+
+    /// Whether the system call that it is in is one that allocators make; None if it is in none, or that is not known.
+    pub fn is_in_allocators_call(&self) -> Option<bool> {
+        let regs = self.regs.filter(RawRegs::is_in_system_call)?;
+        Some(ALLOCATORS_CALLS.contains(&regs.0.orig_rax.cast_signed()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! `heaptrace leaks` of a process that nobody traces, held against what the program itself knows of its blocks.
 
+use crate::support::fixtures;
 use crate::support::procfs;
 use crate::support::program::{Program, installed};
 use crate::support::python;
@@ -62,7 +63,7 @@ fn count(answer: &Value, kind: &str, size: u64) -> u64 {
 #[test]
 fn blocks_have_the_classes_that_the_program_made_them_for() {
     for flags in [&[][..], &["-static"], &["-static-pie"]] {
-        let program = Program::new(crate::support::fixtures::program_with("lost_blocks", flags));
+        let program = Program::new(fixtures::program_with("lost_blocks", flags));
         // The heap of a static program lies below 4 GiB, at another place each time: any number of 32 bits may look like a pointer there.
         let most = if flags == ["-static"] { 3 } else { 1 };
         let found: Vec<String> = (0..most).map_while(|_| wrong_classes(&program)).collect();
@@ -129,6 +130,35 @@ fn a_block_on_its_way_through_the_allocator_is_not_lost() {
         }
         assert!(looks > 8, "{kind}: {looks} looks");
         running.wait().success();
+    }
+}
+
+/// Threads that allocate and free all the time lose nothing through any allocator, whichever moment a look is of; what
+/// is lost is told at each.
+#[test]
+fn blocks_that_threads_just_allocate_and_free_are_not_lost() {
+    const LOST: u64 = 3;
+    let debians = ["libmimalloc.so.2", "libjemalloc.so.2"]
+        .map(|library| installed(&Path::new("/usr/lib/x86_64-linux-gnu").join(library)));
+    let fixture = || Program::fixture("hand_to_hand");
+    let mut programs = vec![
+        ("glibc", fixture()),
+        ("musl", Program::new(fixtures::musl_program("hand_to_hand", &["-O2", "-static", "-pthread"]))),
+    ];
+    programs
+        .extend(["mimalloc", "jemalloc"].into_iter().zip(debians.map(|library| fixture().env("LD_PRELOAD", library))));
+    for (name, program) in programs {
+        for lost in [0, LOST] {
+            let mut running = program.clone().args([lost.to_string()]).start();
+            let pid: i32 = running.value("ready").parse().unwrap();
+            for look in 0..super::rounds(8) {
+                let answer = leaks(pid, &[]);
+                let leaks = &answer["leaks"];
+                let told = ["definite", "indirect", "possible"].map(|class| leaks[class]["blocks"].as_u64().unwrap());
+                assert_eq!(told, [lost, 0, 0], "{name}, look {look}: {answer}");
+            }
+            end(running, pid);
+        }
     }
 }
 
