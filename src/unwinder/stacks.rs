@@ -353,6 +353,32 @@ mod tests {
         assert_eq!(copy.frames(StackId(last)), table.frames(StackId(last)));
     }
 
+    /// The numbers of frames stand for the frames, and those of many stacks are each there once.
+    #[test]
+    fn frames_have_numbers() {
+        let mut table = StackTable::new();
+        let mut stacks = Vec::new();
+        for n in 0..3_000u64 {
+            let inner = table.child(StackId::EMPTY, frame(0x1000 + n % 30), n % 7 == 0);
+            let stack = table.child(inner, frame(n * n % 977), false);
+            stacks.push(if n % 11 == 0 { table.truncated(stack) } else { stack });
+        }
+        let some: Vec<StackId> = stacks.iter().copied().step_by(50).collect();
+        let (mut numbers, mut all) = (Vec::new(), std::collections::BTreeSet::new());
+        for stack in &some {
+            numbers.clear();
+            numbers.push(7);
+            table.add_frame_numbers(*stack, &mut numbers);
+            assert_eq!(numbers.remove(0), 7, "what was there stays");
+            let frames: Vec<Frame> = numbers.iter().filter_map(|number| table.frame_of_number(*number)).collect();
+            assert_eq!(frames, table.frames(*stack));
+            all.extend(numbers.iter().copied());
+        }
+        assert_eq!(table.frame_numbers_of_all(&some), Vec::from_iter(all));
+        assert_eq!((table.frame_of_number(0), table.frame_of_number(1 << 30)), (None, None));
+        assert!(table.frame_numbers_of_all(&[StackId::EMPTY, StackId::EXISTING, StackId(1 << 30)]).is_empty());
+    }
+
     #[test]
     fn frames_come_back_innermost_first() {
         let mut table = StackTable::new();

@@ -277,6 +277,24 @@ mod tests {
             prop_assert_eq!(found, expected);
         }
 
+        /// A table in the order in which its entries are asked for, without those that are not.
+        #[test]
+        fn entries_are_numbered_as_they_are_asked_for(asked in prop::collection::vec(0..12_usize, 0..30)) {
+            let mut table: Vec<String> = (0..12).map(|entry: usize| entry.to_string()).collect();
+            let mut numbers = Renumbering::of_table(&table);
+            let mut kept: Vec<String> = Vec::new();
+            for entry in asked {
+                let text = entry.to_string();
+                let place = kept.iter().position(|known| *known == text).unwrap_or_else(|| {
+                    kept.push(text);
+                    kept.len() - 1
+                });
+                prop_assert_eq!(numbers.of(entry), place);
+            }
+            numbers.apply(&mut table);
+            prop_assert_eq!(table, kept);
+        }
+
         #[test]
         fn ranks_are_in_the_order_of_names(functions in functions(), locations in locations()) {
             let ranks = location_ranks(&functions, &locations);
