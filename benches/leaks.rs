@@ -94,7 +94,7 @@ fn heap(shuffled: bool) -> (Vec<u64>, Vec<LiveBlock>, Roots) {
         .collect();
     let range =
         RootRange { start: Addr(base + at as u64 * 8), end: Addr(base + WORDS as u64 * 8), kind: RootKind::Anonymous };
-    (words, blocks, Roots { ranges: vec![range], words: Vec::new() })
+    (words, blocks, Roots { ranges: vec![range], ..Roots::default() })
 }
 
 fn measure(child: i32, blocks: &[LiveBlock], roots: &Roots) -> (f64, f64, Scan) {
