@@ -186,35 +186,44 @@ pub fn is_handed_over(freed_elsewhere: u64, frees: u64) -> bool {
     freed_elsewhere >= LEAST_BLOCKS && permille(freed_elsewhere, frees) >= WORTH
 }
 
-/// All that is to be said, what concerns most first.
-pub fn advise(sites: &[SiteFigures], whole: &WholeFigures) -> Vec<Advice> {
-    let mut all: Vec<Advice> = RULES.iter().flat_map(|rule| by_rule(rule, sites, whole)).collect();
+/// All that is to be said, what concerns most first. The figures of each site are taken one by one, in the order of the
+/// sites' indices: there may be a million.
+pub fn advise(sites: impl IntoIterator<Item = SiteFigures>, whole: &WholeFigures) -> Vec<Advice> {
+    let mut places = RULES.each_ref().map(|_| Places::new());
+    for (at, site) in sites.into_iter().enumerate() {
+        for (rule, places) in RULES.iter().zip(&mut places) {
+            add_site(rule, places, at, &site);
+        }
+    }
+    let told = |(rule, places): (&Rule, &Places)| -> Vec<Advice> {
+        let told = |(figures, site, _): &(SiteFigures, usize, u64)| {
+            (rule.told)(figures, whole).map(|(proof, permille)| Advice { site: *site, proof, permille })
+        };
+        places.values().filter_map(told).collect()
+    };
+    let mut all: Vec<Advice> = RULES.iter().zip(&places).flat_map(told).collect();
     all.sort_by_key(|advice| (Reverse(advice.permille), advice.site));
     all
 }
 
-fn by_rule(rule: &Rule, sites: &[SiteFigures], whole: &WholeFigures) -> Vec<Advice> {
-    // the figures of each place, and of which site most of it is
-    let mut places: BTreeMap<(Option<usize>, usize), (SiteFigures, usize, u64)> = BTreeMap::new();
-    for (at, site) in sites.iter().enumerate() {
-        let Some(amount) = (rule.amount)(site) else { continue };
-        let key = (site.place, if site.place.is_none() { at } else { 0 });
-        match places.get_mut(&key) {
-            None => {
-                places.insert(key, (site.clone(), at, amount));
-            }
-            Some((figures, most_at, most)) => {
-                figures.add(site);
-                if amount > *most {
-                    (*most_at, *most) = (at, amount);
-                }
+/// The figures of each place of which a rule may tell, and of which site most of it is, with its amount. The key is the place, or
+/// where that is not known the site.
+type Places = BTreeMap<(Option<usize>, usize), (SiteFigures, usize, u64)>;
+
+fn add_site(rule: &Rule, places: &mut Places, at: usize, site: &SiteFigures) {
+    let Some(amount) = (rule.amount)(site) else { return };
+    let key = (site.place, if site.place.is_none() { at } else { 0 });
+    match places.get_mut(&key) {
+        None => {
+            places.insert(key, (site.clone(), at, amount));
+        }
+        Some((figures, most_at, most)) => {
+            figures.add(site);
+            if amount > *most {
+                (*most_at, *most) = (at, amount);
             }
         }
     }
-    let told = |(figures, site, _): &(SiteFigures, usize, u64)| {
-        (rule.told)(figures, whole).map(|(proof, permille)| Advice { site: *site, proof, permille })
-    };
-    places.values().filter_map(told).collect()
 }
 
 type Told = Option<(Proof, u64)>;
@@ -340,7 +349,7 @@ mod tests {
     }
 
     fn told(site: SiteFigures, whole: &WholeFigures) -> Vec<Proof> {
-        advise(&[site], whole).into_iter().map(|advice| advice.proof).collect()
+        advise([site], whole).into_iter().map(|advice| advice.proof).collect()
     }
 
     #[test]
@@ -450,7 +459,7 @@ mod tests {
             bytes: 400_000,
             arena: Some(Stranded { blocks: 1500, arena: arena(32) }),
         };
-        assert_eq!(advise(&sites, &WHOLE).iter().map(|advice| advice.proof).collect::<Vec<_>>(), [proof]);
+        assert_eq!(advise(sites.clone(), &WHOLE).iter().map(|advice| advice.proof).collect::<Vec<_>>(), [proof]);
     }
 
     #[test]
@@ -494,10 +503,10 @@ mod tests {
             per_second: 600,
             mean_lifetime_ns: Some(3),
         };
-        assert_eq!(advise(&sites, &WHOLE), [Advice { site: 1, proof, permille: 120 }]);
+        assert_eq!(advise(sites.clone(), &WHOLE), [Advice { site: 1, proof, permille: 120 }]);
         let narrow = |place| SiteFigures { place, sizes_at_peak: vec![(25, 5000), (41, 10)], ..SiteFigures::default() };
         let proof = Proof::SizeClass { size: 25, excess: 1, blocks: 10_000, bytes: 160_000 };
-        let told = advise(&[narrow(Some(0)), narrow(Some(0))], &WHOLE);
+        let told = advise([narrow(Some(0)), narrow(Some(0))], &WHOLE);
         assert_eq!(told.iter().map(|advice| advice.proof).collect::<Vec<_>>(), [proof]);
     }
 
@@ -507,7 +516,7 @@ mod tests {
         let growth =
             Growth { buffers: 1, growths: 12, copies: 12, copied_bytes: 1 << 20, largest_bytes: 1 << 20, outgrown: 0 };
         let grown = SiteFigures { growth, ..SiteFigures::default() };
-        let order: Vec<usize> = advise(&[grown, at_peak(1 << 20)], &WHOLE).iter().map(|advice| advice.site).collect();
+        let order: Vec<usize> = advise([grown, at_peak(1 << 20)], &WHOLE).iter().map(|advice| advice.site).collect();
         assert_eq!(order, [1, 0]);
     }
 }

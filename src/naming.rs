@@ -311,11 +311,14 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     let mut course = recording.course;
     // Stacks of a program before the last exec mean nothing any more.
     course.heaps.retain(|heap| heap.images == recording.images.len());
+    let mut snapshot = recording.snapshot;
+    let sites = std::mem::take(&mut snapshot.sites);
     let input = BuildInput {
         meta,
         anomalies: recording.anomalies,
         cost: recording.cost,
-        snapshot: &recording.snapshot,
+        snapshot: &snapshot,
+        sites,
         stacks: &recording.stacks,
         modules: loaded,
         allocators,

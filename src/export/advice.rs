@@ -6,9 +6,10 @@ use super::text::{basename, duration, grouped, human_bytes, percent, plural, sho
 use super::view::{NamedFrame, TRUNCATED_STACK, UNKNOWN_STACK, View};
 use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
 use crate::profile::identity::UNKNOWN_FUNCTION;
-use crate::profile::{Amount, Sample, Stranded};
+use crate::profile::{Amount, Growth, Sample, Stranded};
 use rustc_hash::FxHashMap;
 use std::fmt::Write as _;
+use std::iter::Peekable;
 use std::path::Path;
 
 /// So many sentences are told where there is little room.
@@ -34,7 +35,7 @@ pub(super) fn advice(view: &View<'_>) -> Vec<Told> {
     if let Some(known) = view.profile.saved.as_ref().and_then(|saved| saved.advice.as_ref()) {
         return known.iter().copied().map(told).collect();
     }
-    let list = advise(&figures(view), &whole(view));
+    let list = advise(figures(view), &whole(view));
     let stack = |site: usize| view.sites().get(site).map_or(0, |site| site.stack);
     list.into_iter().map(|advice| told((stack(advice.site), advice.proof))).collect()
 }
@@ -69,11 +70,11 @@ pub(super) fn markdown(out: &mut String, view: &View<'_>) {
 type Frame<'a> = (&'a str, Option<&'a str>, u32);
 
 /// What each site has to tell, in their order.
-fn figures(view: &View<'_>) -> Vec<SiteFigures> {
+fn figures<'a>(view: &'a View<'_>) -> impl Iterator<Item = SiteFigures> + use<'a> {
     let knows_lifetimes = has_lifetimes(view.profile);
     // With its caller: a program's own wrapper of malloc is no place that says anything.
-    let mut places: FxHashMap<Vec<Frame<'_>>, usize> = FxHashMap::default();
-    let mut place = |stack: usize| -> Option<usize> {
+    let mut places: FxHashMap<Vec<Frame<'a>>, usize> = FxHashMap::default();
+    let mut place = move |stack: usize| -> Option<usize> {
         let frames = telling_frames(view, stack, 2);
         // what is not known is no place
         let is_known = |name: &str| ![UNKNOWN_FUNCTION, UNKNOWN_STACK, TRUNCATED_STACK].contains(&name);
@@ -82,47 +83,65 @@ fn figures(view: &View<'_>) -> Vec<SiteFigures> {
         let calls = frames.iter().map(|frame| (frame.name, frame.file, frame.line)).collect();
         Some(*places.entry(calls).or_insert(next))
     };
-    let figures = view.sites().iter().map(|site| SiteFigures {
-        place: place(site.stack),
-        allocated: site.allocated,
-        freed: site.freed,
-        at_peak: site.at_peak,
-        temporary: site.temporary,
-        freed_elsewhere: site.freed_elsewhere,
-        lifetime_ns: knows_lifetimes.then_some(site.lifetime_ns),
-        capacity: site.capacity,
-        ..SiteFigures::default()
-    });
-    let mut figures: Vec<SiteFigures> = figures.collect();
-    for (stack, growth) in &view.profile.growths {
-        if let Some(site) = view.site_of(*stack).and_then(|at| figures.get_mut(at)) {
-            site.growth = site.growth.plus(*growth);
+    let site_of = |stack: usize| view.site_of(stack);
+    let growths = view.profile.growths.iter().filter_map(|(stack, growth)| Some((site_of(*stack)?, *growth)));
+    let stranded = view.profile.stranded.iter().filter_map(|(stack, of)| Some((site_of(*stack)?, *of)));
+    let (mut growths, mut stranded) = (BySite::new(growths), BySite::new(stranded));
+    let mut sizes = BySite::new(sizes_at_peak(view));
+    view.sites().iter().enumerate().map(move |(at, site)| {
+        let mut sizes_at_peak: Vec<(u64, u64)> = Vec::new();
+        let mut sizes: Vec<(u64, u64)> = sizes.of(at).collect();
+        sizes.sort_unstable();
+        for (size, blocks) in sizes {
+            match sizes_at_peak.last_mut().filter(|(known, _)| *known == size) {
+                Some((_, sum)) => *sum = sum.saturating_add(blocks),
+                None => sizes_at_peak.push((size, blocks)),
+            }
         }
-    }
-    for (stack, stranded) in &view.profile.stranded {
-        if let Some(site) = view.site_of(*stack).and_then(|at| figures.get_mut(at)) {
-            site.stranded.push(*stranded);
+        SiteFigures {
+            place: place(site.stack),
+            allocated: site.allocated,
+            freed: site.freed,
+            at_peak: site.at_peak,
+            temporary: site.temporary,
+            freed_elsewhere: site.freed_elsewhere,
+            lifetime_ns: knows_lifetimes.then_some(site.lifetime_ns),
+            growth: growths.of(at).fold(Growth::default(), Growth::plus),
+            capacity: view.capacity_of(site),
+            stranded: stranded.of(at).collect(),
+            sizes_at_peak,
         }
+    })
+}
+
+/// What is known of some of the sites besides, for who asks for one site after the other.
+struct BySite<T>(Peekable<std::vec::IntoIter<(usize, T)>>);
+
+impl<T> BySite<T> {
+    fn new(entries: impl Iterator<Item = (usize, T)>) -> Self {
+        let mut entries: Vec<(usize, T)> = entries.collect();
+        // in their order, as far as they are of one site
+        entries.sort_by_key(|(site, _)| *site);
+        Self(entries.into_iter().peekable())
     }
+
+    /// All that is of this site. Those of the sites before must have been taken.
+    fn of(&mut self, site: usize) -> impl Iterator<Item = T> {
+        std::iter::from_fn(move || self.0.next_if(|(of, _)| *of == site).map(|(_, entry)| entry))
+    }
+}
+
+/// The sizes of blocks that were live at the peak, with their numbers, by site: only such sizes as are exact.
+fn sizes_at_peak(view: &View<'_>) -> impl Iterator<Item = (usize, (u64, u64))> {
     // Of a sample nobody knows what each block stands for.
     let all_sized = view.profile.meta.sample_interval == 0;
     // Sizes of many are rounded down.
     let is_exact = |sample: &&Sample| {
-        sample.size > 0 && sample.at_peak.objects.checked_mul(sample.size) == Some(sample.at_peak.bytes)
+        let (size, Amount { objects, bytes }) = (sample.size, sample.at_peak);
+        size > 0 && objects > 0 && objects.checked_mul(size) == Some(bytes)
     };
-    let mut by_size: FxHashMap<(usize, u64), u64> = FxHashMap::default();
-    for sample in view.samples.iter().filter(|_| all_sized).filter(is_exact) {
-        let Some(site) = view.site_of(sample.stack) else { continue };
-        let blocks = by_size.entry((site, sample.size)).or_default();
-        *blocks = blocks.saturating_add(sample.at_peak.objects);
-    }
-    for ((site, size), blocks) in by_size.into_iter().filter(|(_, blocks)| *blocks > 0) {
-        if let Some(site) = figures.get_mut(site) {
-            site.sizes_at_peak.push((size, blocks));
-        }
-    }
-    figures.iter_mut().for_each(|site| site.sizes_at_peak.sort_unstable());
-    figures
+    let exact = view.samples.iter().filter(move |_| all_sized).filter(is_exact);
+    exact.filter_map(|sample| Some((view.site_of(sample.stack)?, (sample.size, sample.at_peak.objects))))
 }
 
 fn whole(view: &View<'_>) -> WholeFigures {

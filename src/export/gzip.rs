@@ -17,39 +17,102 @@ const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 /// Room for the output is made so many bytes at a time.
 const ROOM: usize = 64 << 10;
 
+/// So many blocks are compressed side by side, for each processor, before they are written.
+const HELD: usize = 4;
+
 /// Writes `bytes` as one gzip member.
 pub(super) fn write(bytes: &[u8], out: &mut dyn Write) -> io::Result<()> {
-    let mut blocks: Vec<&[u8]> = bytes.chunks(BLOCK).collect();
-    if blocks.is_empty() {
-        blocks.push(&[]);
+    let mut writer = Writer::new(out);
+    writer.write_all(bytes)?;
+    writer.finish()
+}
+
+/// Compresses what is written to it into one gzip member, some blocks at a time.
+pub(super) struct Writer<'a> {
+    out: &'a mut dyn Write,
+    /// What is not compressed yet.
+    held: Vec<u8>,
+    /// How much of it there is at most, in bytes.
+    most: usize,
+    crc: Crc,
+    has_begun: bool,
+    processors: usize,
+}
+
+impl std::fmt::Debug for Writer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("held", &self.held.len()).finish_non_exhaustive()
     }
-    let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let last = blocks.len() - 1;
-    let mut packed: Vec<io::Result<Vec<u8>>> = blocks.iter().map(|_| Ok(Vec::new())).collect();
-    // some blocks take longer than others: whoever is done takes the next one
-    let tasks = Mutex::new(blocks.iter().zip(&mut packed).enumerate());
-    let work = || {
-        let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-        while let Some((index, (block, place))) = next() {
-            *place = deflate(block, index == last);
-        }
-    };
-    let crc = thread::scope(|scope| {
-        for _ in 1..processors.clamp(1, blocks.len()) {
-            // Without a thread, this one does the work.
-            let _ = thread::Builder::new().name("gzip".to_owned()).spawn_scoped(scope, work);
-        }
-        work();
-        let mut crc = Crc::new();
-        crc.update(bytes);
-        crc
-    });
-    out.write_all(&HEADER)?;
-    for done in packed {
-        out.write_all(&done?)?;
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(out: &'a mut dyn Write) -> Self {
+        let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let most = processors.saturating_mul(HELD * BLOCK);
+        Self { out, held: Vec::new(), most, crc: Crc::new(), has_begun: false, processors }
     }
-    out.write_all(&crc.sum().to_le_bytes())?;
-    out.write_all(&crc.amount().to_le_bytes())
+
+    /// Writes what is left, and the member's end.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.pack(true)?;
+        self.out.write_all(&self.crc.sum().to_le_bytes())?;
+        self.out.write_all(&self.crc.amount().to_le_bytes())
+    }
+
+    /// Writes all blocks that are held. `is_end`: they are the last.
+    fn pack(&mut self, is_end: bool) -> io::Result<()> {
+        let bytes = std::mem::take(&mut self.held);
+        let mut blocks: Vec<&[u8]> = bytes.chunks(BLOCK).collect();
+        if blocks.is_empty() {
+            blocks.push(&[]);
+        }
+        let last = blocks.len() - 1;
+        let mut packed: Vec<io::Result<Vec<u8>>> = blocks.iter().map(|_| Ok(Vec::new())).collect();
+        // some blocks take longer than others: whoever is done takes the next one
+        let tasks = Mutex::new(blocks.iter().zip(&mut packed).enumerate());
+        let work = || {
+            let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
+            while let Some((index, (block, place))) = next() {
+                *place = deflate(block, is_end && index == last);
+            }
+        };
+        let crc = &mut self.crc;
+        thread::scope(|scope| {
+            for _ in 1..self.processors.clamp(1, blocks.len()) {
+                // Without a thread, this one does the work.
+                let _ = thread::Builder::new().name("gzip".to_owned()).spawn_scoped(scope, work);
+            }
+            work();
+            crc.update(&bytes);
+        });
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.out.write_all(&HEADER)?;
+        }
+        for done in packed {
+            self.out.write_all(&done?)?;
+        }
+        self.held = bytes;
+        self.held.clear();
+        Ok(())
+    }
+}
+
+impl Write for Writer<'_> {
+    /// Takes as much as there is room for, which is something.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // Only now is it known that the blocks are not the last.
+        if self.held.len() >= self.most && !bytes.is_empty() {
+            self.pack(false)?;
+        }
+        let taken = bytes.get(..self.most.saturating_sub(self.held.len())).unwrap_or(bytes);
+        self.held.extend_from_slice(taken);
+        Ok(taken.len())
+    }
+
+    /// What is held stays so: where blocks end depends on the bytes only.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// One block, never empty.
@@ -104,8 +167,10 @@ mod tests {
             assert!(output.status.success(), "{length}");
             assert!(output.stdout == bytes, "{length}");
             let mut again = Vec::new();
-            write(&bytes, &mut again).unwrap();
-            assert!(again == std::fs::read(&path).unwrap(), "{length}: another run, other bytes");
+            let mut writer = Writer { most: 2 * BLOCK, ..Writer::new(&mut again) };
+            bytes.chunks(100_003).for_each(|part| writer.write_all(part).unwrap());
+            writer.finish().unwrap();
+            assert!(again == std::fs::read(&path).unwrap(), "{length}: in parts, other bytes");
         }
     }
 

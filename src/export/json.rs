@@ -42,7 +42,7 @@ pub(super) fn frames<'a>(view: &'a View<'a>) -> FrameTable<'a> {
     table(view, &sites(view))
 }
 
-fn table<'a>(view: &'a View<'a>, sites: &[StackTotals]) -> FrameTable<'a> {
+fn table<'a>(view: &'a View<'a>, sites: &[&StackTotals]) -> FrameTable<'a> {
     let mut table = FrameTable::new(view);
     let stacks = sites.iter().map(|site| site.stack).chain(judged::stacks(view.profile));
     stacks.for_each(|stack| table.enter(stack));
@@ -168,7 +168,7 @@ struct ReportProcess<'a> {
 struct Sites<'a> {
     table: &'a FrameTable<'a>,
     view: &'a View<'a>,
-    sites: &'a [StackTotals],
+    sites: &'a [&'a StackTotals],
 }
 
 impl Serialize for Sites<'_> {
@@ -253,7 +253,7 @@ fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
     }
 }
 
-fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [StackTotals]) -> Report<'a> {
+fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [&'a StackTotals]) -> Report<'a> {
     let profile = view.profile;
     let meta = &profile.meta;
     let cost = profile.cost;
@@ -340,8 +340,8 @@ fn modules<'a>(view: &View<'a>) -> Vec<Module<'a>> {
 }
 
 /// The sites, those with most live bytes first, then by the peak, then by all allocated bytes.
-fn sites(view: &View<'_>) -> Vec<StackTotals> {
-    let mut sites = view.sites().to_vec();
+fn sites<'a>(view: &'a View<'_>) -> Vec<&'a StackTotals> {
+    let mut sites: Vec<&StackTotals> = view.sites().iter().collect();
     sites.sort_by_cached_key(|site| {
         (Reverse((site.live.bytes, site.at_peak.bytes, site.allocated.bytes)), view.id_of(site))
     });
@@ -373,6 +373,6 @@ fn report_site<'a>(view: &View<'a>, table: &'a FrameTable<'a>, site: &StackTotal
         r#type: view.type_of_site(site).map(ReportType::from),
         types: report_shares(view, site),
         mean_lifetime_ns: if sections::has_lifetimes(view.profile) { site.mean_lifetime_ns() } else { None },
-        capacity: Some(site.capacity).filter(|capacity| capacity.blocks > 0),
+        capacity: Some(view.capacity_of(site)).filter(|capacity| capacity.blocks > 0),
     }
 }

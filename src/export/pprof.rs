@@ -24,67 +24,46 @@ use crate::unwinder::Quality;
 use prost::Message;
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};
-use std::thread;
 use std::time::UNIX_EPOCH;
 
 /// Writes the profile compressed, as the format wants it on disk.
 pub(crate) fn write_gz(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    gzip::write(&encode(view, options), out)
+    let mut packed = gzip::Writer::new(out);
+    write(view, options, &mut packed)?;
+    packed.finish()
 }
 
-/// Writes the profile uncompressed.
+/// So many bytes are written at a time.
+const PART: usize = 1 << 16;
+
+/// Writes the profile uncompressed: the bytes of `encode_to_vec`, of which no more than a part is held.
 pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(&encode(view, options))
-}
-
-/// So many samples are worth a thread.
-const SHARE: usize = 4096;
-
-/// So many samples are held before they are encoded: one takes some 600 bytes, and its encoding a fifth of that.
-const HELD: usize = 16 * SHARE;
-
-/// The bytes of a profile: those of `encode_to_vec`. The samples, which are most, are encoded on all processors, part
-/// by part.
-fn encode(view: &View<'_>, options: &ExportOptions) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut held = Vec::new();
-    let mut profile = build_with(view, options, &mut |sample| {
-        held.push(sample);
-        if held.len() == HELD {
-            encode_samples(&held, &mut bytes);
-            held.clear();
-        }
-    });
-    encode_samples(&held, &mut bytes);
-    drop(held);
-    let head = proto::Profile { sample_type: std::mem::take(&mut profile.sample_type), ..Default::default() };
-    bytes.splice(0..0, head.encode_to_vec());
-    bytes.extend(profile.encode_to_vec());
-    bytes
-}
-
-fn encode_samples(samples: &[proto::Sample], bytes: &mut Vec<u8>) {
-    let processors = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let shares = samples.chunks(samples.len().div_ceil(processors).max(SHARE));
-    let mut encoded: Vec<Vec<u8>> = shares.clone().map(|_| Vec::new()).collect();
-    thread::scope(|scope| {
-        for (share, place) in shares.clone().zip(&mut encoded).skip(1) {
-            // A thread that can't be had leaves its place empty: see below.
-            let work = move || *place = encoded_samples(share);
-            let _ = thread::Builder::new().name("pprof".to_owned()).spawn_scoped(scope, work);
-        }
-        bytes.extend(shares.clone().next().map(encoded_samples).unwrap_or_default());
-    });
-    for (share, part) in shares.zip(encoded).skip(1) {
-        bytes.extend(if part.is_empty() { encoded_samples(share) } else { part });
-    }
-}
-
-fn encoded_samples(samples: &[proto::Sample]) -> Vec<u8> {
     const SAMPLE: u32 = 2;
     let mut bytes = Vec::new();
-    prost::encoding::message::encode_repeated(SAMPLE, samples, &mut bytes);
-    bytes
+    let mut written = Ok(());
+    let profile = build_with(view, options, &mut |part| {
+        match part {
+            Part::Types(sample_type) => {
+                let head = proto::Profile { sample_type, ..Default::default() };
+                bytes.extend(head.encode_to_vec());
+            }
+            Part::Sample(sample) => prost::encoding::message::encode(SAMPLE, sample, &mut bytes),
+        }
+        if bytes.len() >= PART && written.is_ok() {
+            written = out.write_all(&bytes);
+            bytes.clear();
+        }
+        written.is_ok()
+    });
+    written?;
+    bytes.extend(profile.encode_to_vec());
+    out.write_all(&bytes)
+}
+
+/// What of a profile is handed over while it is built: the types first, then each sample.
+enum Part<'a> {
+    Types(Vec<proto::ValueType>),
+    Sample(&'a proto::Sample),
 }
 
 /// One column: its name, its unit, and what of a sample it holds.
@@ -138,13 +117,19 @@ fn columns(selection: PprofColumns, headline: Headline) -> (&'static [Column], &
 }
 
 pub(super) fn build(view: &View<'_>, options: &ExportOptions) -> proto::Profile {
-    let mut samples = Vec::new();
-    let profile = build_with(view, options, &mut |sample| samples.push(sample));
-    proto::Profile { sample: samples, ..profile }
+    let (mut sample_type, mut sample) = (Vec::new(), Vec::new());
+    let profile = build_with(view, options, &mut |part| {
+        match part {
+            Part::Types(types) => sample_type = types,
+            Part::Sample(one) => sample.push(one.clone()),
+        }
+        true
+    });
+    proto::Profile { sample_type, sample, ..profile }
 }
 
-/// The profile without its samples, which are handed over one by one.
-fn build_with(view: &View<'_>, options: &ExportOptions, take: &mut dyn FnMut(proto::Sample)) -> proto::Profile {
+/// The profile without its types and samples, which are handed over one by one, as long as `take` wants more.
+fn build_with(view: &View<'_>, options: &ExportOptions, take: &mut dyn FnMut(Part<'_>) -> bool) -> proto::Profile {
     let profile = view.profile;
     let (columns, default) = columns(options.pprof_columns, view.headline());
     let mut tables = Tables::new(view);
@@ -154,16 +139,21 @@ fn build_with(view: &View<'_>, options: &ExportOptions, take: &mut dyn FnMut(pro
     let period_type = Some(value_type("space", "bytes"));
     let mapping = mappings(&mut tables, profile);
     let pid = i64::from(profile.meta.process.pid);
+    let mut wants_more = take(Part::Types(sample_type));
+    // one for all, so that a million samples take no memory of their own
+    let mut made = proto::Sample::default();
     for sample in view.samples.iter() {
-        let value: Vec<i64> = columns.iter().map(|column| column.value(sample)).collect();
-        if value.iter().any(|value| *value != 0) {
-            let location_id = tables.stack(sample.stack);
-            take(proto::Sample { location_id, value, label: labels(&mut tables, sample, pid) });
+        made.value.clear();
+        made.value.extend(columns.iter().map(|column| column.value(sample)));
+        if wants_more && made.value.iter().any(|value| *value != 0) {
+            tables.stack(sample.stack, &mut made.location_id);
+            labels(&mut tables, sample, pid, &mut made.label);
+            wants_more = take(Part::Sample(&made));
         }
     }
     let comment = comments(profile, options).iter().map(|comment| tables.string(comment)).collect();
     proto::Profile {
-        sample_type,
+        sample_type: Vec::new(),
         sample: Vec::new(),
         mapping,
         drop_frames: tables.string(&drop_frames(profile)),
@@ -193,7 +183,14 @@ struct Tables<'a> {
     location_ids: Vec<u64>,
     /// Id of the location that stands for an unknown stack.
     unknown: Option<u64>,
+    /// Ids of the keys of labels, by their order in [`labels`]; 0: not written yet.
+    keys: [i64; KEYS],
+    /// Ids of texts by the profile's index; 0: not written yet.
+    text_ids: Vec<i64>,
 }
+
+/// How many keys of labels there are.
+const KEYS: usize = 11;
 
 impl<'a> Tables<'a> {
     fn new(view: &'a View<'a>) -> Self {
@@ -206,6 +203,8 @@ impl<'a> Tables<'a> {
             locations: Vec::new(),
             location_ids: vec![0; view.profile.locations.len()],
             unknown: None,
+            keys: [0; KEYS],
+            text_ids: vec![0; view.profile.strings.len()],
         }
     }
 
@@ -220,11 +219,33 @@ impl<'a> Tables<'a> {
         id
     }
 
-    /// The location ids of a stack, innermost first; never empty.
-    fn stack(&mut self, stack: usize) -> Vec<u64> {
-        let indices = self.view.locations(stack);
-        let ids: Vec<u64> = indices.filter_map(|index| self.location(index)).collect();
-        if ids.is_empty() { vec![self.unknown_location()] } else { ids }
+    /// The index of the key of labels number `number`, which is always the same.
+    fn key(&mut self, number: usize, key: &str) -> i64 {
+        let known = self.keys.get(number).copied().filter(|id| *id != 0);
+        known.unwrap_or_else(|| {
+            let id = self.string(key);
+            self.keys.get_mut(number).into_iter().for_each(|known| *known = id);
+            id
+        })
+    }
+
+    /// The index of a text of the profile.
+    fn text(&mut self, index: usize) -> i64 {
+        let known = self.text_ids.get(index).copied().filter(|id| *id != 0);
+        known.unwrap_or_else(|| {
+            let id = self.string(self.view.string(index));
+            self.text_ids.get_mut(index).into_iter().for_each(|known| *known = id);
+            id
+        })
+    }
+
+    /// Puts the location ids of a stack into `ids`, innermost first; never none.
+    fn stack(&mut self, stack: usize, ids: &mut Vec<u64>) {
+        ids.clear();
+        ids.extend(self.view.locations(stack).filter_map(|index| self.location(index)));
+        if ids.is_empty() {
+            ids.push(self.unknown_location());
+        }
     }
 
     fn location(&mut self, index: usize) -> Option<u64> {
@@ -310,15 +331,15 @@ fn mappings(tables: &mut Tables<'_>, profile: &Profile) -> Vec<proto::Mapping> {
 }
 
 /// What `-tagfocus`, `-tagshow` and `-tagroot` select by.
-fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Label> {
+fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64, labels: &mut Vec<proto::Label>) {
     let view = tables.view;
-    let unit = tables.string("bytes");
-    let mut labels = Vec::new();
+    labels.clear();
+    let unit = tables.key(0, "bytes");
     if view.profile.saved.as_ref().is_none_or(|saved| saved.sized) {
-        labels.push(proto::Label { key: tables.string("bytes"), str: 0, num: signed(sample.size), num_unit: unit });
+        labels.push(proto::Label { key: unit, str: 0, num: signed(sample.size), num_unit: unit });
     }
     if sample.program.is_none() && pid != 0 {
-        labels.push(proto::Label { key: tables.string("pid"), str: 0, num: pid, num_unit: 0 });
+        labels.push(proto::Label { key: tables.key(1, "pid"), str: 0, num: pid, num_unit: 0 });
     }
     let quality = match view.quality(sample.stack) {
         Quality::Complete => "",
@@ -328,20 +349,40 @@ fn labels(tables: &mut Tables<'_>, sample: &Sample, pid: i64) -> Vec<proto::Labe
     let leak = if sample.live.objects > 0 { view.leak_label(sample.stack) } else { "" };
     let object = view.object_type(sample.stack);
     let texts = [
-        ("thread", view.string(sample.thread)),
-        ("alloc_fn", view.alloc_fn(sample)),
-        ("stack", quality),
-        ("leak", leak),
-        ("program", sample.program.map_or("", |program| view.string(program))),
-        ("family", if view.profile.is_mapped(sample) { mapped::FAMILY } else { "" }),
-        ("type", object.map_or("", |object| &object.name)),
-        ("type_certainty", object.map_or("", |object| object.certainty.name())),
-        ("origin", if sample.inherited { "inherited" } else { "" }),
+        ("thread", LabelText::Of(sample.thread)),
+        ("alloc_fn", LabelText::Of(sample.alloc_fn)),
+        ("stack", LabelText::Is(quality)),
+        ("leak", LabelText::Is(leak)),
+        ("program", sample.program.map_or(LabelText::Is(""), LabelText::Of)),
+        ("family", LabelText::Is(if view.profile.is_mapped(sample) { mapped::FAMILY } else { "" })),
+        ("type", LabelText::Is(object.map_or("", |object| &object.name))),
+        ("type_certainty", LabelText::Is(object.map_or("", |object| object.certainty.name()))),
+        ("origin", LabelText::Is(if sample.inherited { "inherited" } else { "" })),
     ];
-    for (key, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
-        labels.push(proto::Label { key: tables.string(key), str: tables.string(text), num: 0, num_unit: 0 });
+    const _: () = assert!(KEYS == 2 + 9);
+    for (number, (key, text)) in (2..).zip(texts) {
+        let is_empty = match text {
+            LabelText::Of(index) => view.string(index).is_empty(),
+            LabelText::Is(text) => text.is_empty(),
+        };
+        if is_empty {
+            continue;
+        }
+        let key = tables.key(number, key);
+        let str = match text {
+            LabelText::Of(index) => tables.text(index),
+            LabelText::Is(text) => tables.string(text),
+        };
+        labels.push(proto::Label { key, str, num: 0, num_unit: 0 });
     }
-    labels
+}
+
+/// The text of a label.
+#[derive(Clone, Copy)]
+enum LabelText<'a> {
+    /// That of the profile with this index.
+    Of(usize),
+    Is(&'a str),
 }
 
 /// A regular expression of the functions that pprof leaves out with all that they called: the allocator's entry points,

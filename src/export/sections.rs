@@ -22,6 +22,9 @@ const PROGRAMS: usize = 8;
 /// So many processes are named; of more it is told how many they are.
 const NAMED: usize = 3;
 
+/// So many of the sites that may be shown are held before those are chosen that are.
+const KEPT: usize = 4096;
+
 /// What is less than one part in so many is little.
 const LITTLE: u64 = 4;
 
@@ -236,11 +239,10 @@ pub(crate) fn resident_sentence(profile: &Profile) -> Option<String> {
 /// The tables of stacks by live and by peak bytes.
 pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top: usize) {
     let sites = view.sites();
-    let live = by_bytes(sites, |site| site.live);
-    let peak = by_bytes(sites, |site| site.at_peak);
+    let live = Largest::by_bytes(sites, top, |site| site.live);
     let exited = view.profile.meta.process.exit.is_some();
     let now = if exited { "Live at exit" } else { "Live" };
-    if live.is_empty() && view.profile.totals.live_blocks == 0 {
+    if live.count == 0 && view.profile.totals.live_blocks == 0 {
         heading(out, layout, now);
         let seen = if view.profile.totals.allocations == 0 {
             "No allocation was seen."
@@ -249,28 +251,26 @@ pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top:
         };
         let _ = writeln!(out, "  {seen}");
     } else {
-        stack_table(out, layout, view, now, &live, |site| site.live, top);
+        stack_table(out, layout, view, now, &live, |site| site.live);
     }
-    let same =
-        live.len() == peak.len() && live.iter().zip(&peak).all(|(a, b)| a.stack == b.stack && a.live == a.at_peak);
-    if same && !live.is_empty() {
+    if live.count > 0 && sites.iter().all(|site| site.live == site.at_peak) {
         heading(out, layout, "Live at the peak");
         let _ = writeln!(out, "  The same.");
     } else {
-        stack_table(out, layout, view, "Live at the peak", &peak, |site| site.at_peak, top);
+        let peak = Largest::by_bytes(sites, top, |site| site.at_peak);
+        stack_table(out, layout, view, "Live at the peak", &peak, |site| site.at_peak);
     }
     throughput(out, layout, view, sites, top);
 }
 
 /// The table of stacks by one value.
 pub(crate) fn stacks_by(out: &mut String, layout: Layout, view: &View<'_>, value: Value, top: usize) {
-    let sites = view.sites();
-    let sorted = by_bytes(sites, |site| site.of(value));
-    if sorted.is_empty() {
+    let sorted = Largest::by_bytes(view.sites(), top, |site| site.of(value));
+    if sorted.count == 0 {
         heading(out, layout, value_title(view, value));
         let _ = writeln!(out, "  Nothing.");
     }
-    stack_table(out, layout, view, value_title(view, value), &sorted, |site| site.of(value), top);
+    stack_table(out, layout, view, value_title(view, value), &sorted, |site| site.of(value));
 }
 
 /// Where little is left, as in most programs that end well: where most was allocated, and what was freed at once.
@@ -279,31 +279,70 @@ fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackT
     if totals.live_bytes.saturating_mul(LITTLE) > totals.bytes_allocated {
         return;
     }
-    let allocated = by_bytes(sites, |site| site.allocated);
-    stack_table(out, layout, view, "Allocated in all", &allocated, |site| site.allocated, top);
+    let allocated = Largest::by_bytes(sites, top, |site| site.allocated);
+    stack_table(out, layout, view, "Allocated in all", &allocated, |site| site.allocated);
     if totals.temporary.saturating_mul(LITTLE) < totals.allocations {
         return;
     }
-    let temporary: Vec<StackTotals> = sites.iter().filter(|site| site.temporary > 0).copied().collect();
     let amount = |site: &StackTotals| Amount {
         objects: site.temporary,
         // its blocks differ in size only where the site's do
         bytes: mean(site.allocated).saturating_mul(site.temporary),
     };
-    let mut sorted = temporary;
-    sorted.sort_by_key(|site| (Reverse((site.temporary, amount(site).bytes)), site.stack));
-    stack_table(out, layout, view, "Temporary, about", &sorted, amount, top);
+    let temporary = sites.iter().filter(|site| site.temporary > 0);
+    let rank = |site: &StackTotals| (Reverse((site.temporary, amount(site).bytes)), site.stack);
+    let sorted = Largest::of(temporary, top, |site| amount(site).bytes, rank);
+    stack_table(out, layout, view, "Temporary, about", &sorted, amount);
 }
 
 fn mean(amount: Amount) -> u64 {
     amount.bytes.checked_div(amount.objects).unwrap_or_default()
 }
 
-/// The sites with an amount, the largest first.
-pub(crate) fn by_bytes(sites: &[StackTotals], amount: impl Fn(&StackTotals) -> Amount) -> Vec<StackTotals> {
-    let mut sorted: Vec<StackTotals> = sites.iter().filter(|site| amount(site) != Amount::default()).copied().collect();
-    sorted.sort_by_key(|site| (Reverse((amount(site).bytes, amount(site).objects)), site.stack));
-    sorted
+/// The largest of many sites, and how many there are.
+#[derive(Debug)]
+pub(crate) struct Largest<'a> {
+    /// As many as are shown, the largest first.
+    pub shown: Vec<&'a StackTotals>,
+    /// How many sites there are in all.
+    pub count: usize,
+    /// The bytes of all; where they are ranked by number, the blocks.
+    pub whole: u64,
+}
+
+impl<'a> Largest<'a> {
+    /// The sites with an amount, the first `top` of them by its bytes.
+    pub(crate) fn by_bytes(sites: &'a [StackTotals], top: usize, amount: impl Fn(&StackTotals) -> Amount) -> Self {
+        let with_amount = sites.iter().filter(|site| amount(site) != Amount::default());
+        let rank = |site: &StackTotals| (Reverse((amount(site).bytes, amount(site).objects)), site.stack);
+        Self::of(with_amount, top, |site| amount(site).bytes, rank)
+    }
+
+    /// The first `top` of the sites by `rank`, which no two of them share.
+    pub(crate) fn of<K: Ord>(
+        sites: impl Iterator<Item = &'a StackTotals>,
+        top: usize,
+        amount: impl Fn(&StackTotals) -> u64,
+        rank: impl Fn(&StackTotals) -> K,
+    ) -> Self {
+        let mut largest = Self { shown: Vec::new(), count: 0, whole: 0 };
+        // of a million sites few are shown: what can't be among them is dropped now and then
+        let room = top.saturating_mul(2).max(KEPT);
+        let keep = |shown: &mut Vec<&'a StackTotals>| {
+            shown.sort_unstable_by_key(|site| rank(site));
+            shown.truncate(top);
+        };
+        for site in sites {
+            largest.count += 1;
+            largest.whole = largest.whole.saturating_add(amount(site));
+            largest.shown.push(site);
+            if largest.shown.len() >= room {
+                keep(&mut largest.shown);
+            }
+        }
+        keep(&mut largest.shown);
+        largest
+    }
 }
 
 /// One table: bytes, share, blocks, and the frames that tell most.
@@ -312,17 +351,16 @@ pub(crate) fn stack_table(
     layout: Layout,
     view: &View<'_>,
     title: &str,
-    sites: &[StackTotals],
+    sites: &Largest<'_>,
     amount: impl Fn(&StackTotals) -> Amount,
-    top: usize,
 ) {
-    if sites.is_empty() || top == 0 {
+    let Largest { shown, count, whole } = sites;
+    let whole = *whole;
+    if shown.is_empty() {
         return;
     }
-    let whole = sites.iter().fold(0u64, |sum, site| sum.saturating_add(amount(site).bytes));
-    let shown = sites.get(..top).unwrap_or(sites);
-    let all = grouped(sites.len() as u64);
-    let which = match (shown.len(), sites.len()) {
+    let all = grouped(*count as u64);
+    let which = match (shown.len(), *count) {
         (_, 1) => "in one stack".to_owned(),
         (some, of) if some == of => format!("in {all} stacks"),
         (1, _) => format!("in {all} stacks, of which the largest"),

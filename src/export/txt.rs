@@ -7,7 +7,7 @@ use super::findings;
 use super::leaks;
 use super::names;
 use super::processes;
-use super::sections::{self, Layout};
+use super::sections::{self, Largest, Layout};
 use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right, short_name};
 use super::view::{NamedFrame, StackTotals, TRUNCATED_STACK, View};
 use crate::profile::value::Value;
@@ -77,16 +77,15 @@ fn started(view: &View<'_>) -> String {
 }
 
 fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites: &[StackTotals], top: usize) {
-    let sorted = sections::by_bytes(sites, |site| site.of(value));
-    let whole = sorted.iter().fold(0u64, |sum, site| sum.saturating_add(site.of(value).bytes));
+    let Largest { shown, count, whole } = Largest::by_bytes(sites, top, |site| site.of(value));
     let title = format!(
         "{}: {} in {}",
         sections::value_title(view, value),
         human_bytes(whole),
-        text::plural(sorted.len() as u64, "stack")
+        text::plural(count as u64, "stack")
     );
     sections::heading(out, layout, &title);
-    for site in sorted.iter().take(top) {
+    for site in shown {
         let amount = site.of(value);
         let share = percent(amount.bytes, whole);
         let (blocks, id) = (text::plural(amount.objects, "block"), view.id_of(site));
@@ -94,7 +93,7 @@ fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites
         let _ = writeln!(out, "\n  {}, {share}, in {blocks}{lived}  [{id:016x}]", bytes(amount.bytes));
         stack(out, view, site);
     }
-    rest(out, sorted.len(), top);
+    rest(out, count, top);
 }
 
 /// An amount, with the exact number if it was rounded.
@@ -114,22 +113,22 @@ fn lifetime(view: &View<'_>, site: &StackTotals) -> String {
 }
 
 fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTotals], top: usize) {
-    let mut sorted: Vec<&StackTotals> = sites.iter().filter(|site| site.temporary > 0).collect();
-    sorted.sort_by_key(|site| (Reverse(site.temporary), site.stack));
-    if sorted.is_empty() {
+    let with_temporary = sites.iter().filter(|site| site.temporary > 0);
+    let Largest { shown, count, whole } =
+        Largest::of(with_temporary, top, |site| site.temporary, |site| (Reverse(site.temporary), site.stack));
+    if count == 0 {
         return;
     }
-    let whole = sorted.iter().fold(0u64, |sum, site| sum.saturating_add(site.temporary));
     let title = format!("Temporary, freed before the thread's next allocation: {}", text::plural(whole, "block"));
     sections::heading(out, layout, &title);
-    for site in sorted.iter().take(top) {
+    for site in shown {
         let share = percent(site.temporary, site.allocated.objects);
         let blocks = text::plural(site.temporary, "block");
         let (lived, id) = (lifetime(view, site), view.id_of(site));
         let _ = writeln!(out, "\n  {blocks}, {share} of those allocated here{lived}  [{id:016x}]");
         stack(out, view, site);
     }
-    rest(out, sorted.len(), top);
+    rest(out, count, top);
 }
 
 /// All frames of a stack, each with its place.

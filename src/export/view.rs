@@ -11,6 +11,7 @@ use crate::profile::value::Value;
 use crate::profile::{Amount, Capacity, Exit, Function, Location, Meta, ModuleInfo, Profile, Sample, signal_text};
 use crate::sampling::weight;
 use crate::unwinder::Quality;
+use hashbrown::HashTable;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -86,8 +87,6 @@ pub(crate) struct StackTotals {
     pub lifetime_ns: u64,
     /// See [`Sample::freed_elsewhere`].
     pub freed_elsewhere: u64,
-    /// How much of its blocks was never written, if that was looked at.
-    pub capacity: Capacity,
     /// Whether the stacks are of objects of different types: one function may allocate several.
     pub mixes_types: bool,
 }
@@ -104,11 +103,16 @@ impl StackTotals {
     }
 }
 
+/// See [`Sites::of_stack`].
+const NO_SITE: u32 = u32::MAX;
+
 #[derive(Debug)]
 struct Sites {
     list: Vec<StackTotals>,
-    /// Of each stack the index of its site, if it has one.
-    of_stack: Vec<Option<usize>>,
+    /// Of each stack the index of its site; [`NO_SITE`]: it has none.
+    of_stack: Vec<u32>,
+    /// By the site's stack, of those of which it is known.
+    capacities: FxHashMap<usize, Capacity>,
 }
 
 /// See the module.
@@ -187,11 +191,6 @@ impl<'a> View<'a> {
         self.profile.stacks.get(stack).map_or(Quality::Truncated, |stack| stack.quality)
     }
 
-    /// The name of the operation that a sample's thread called.
-    pub fn alloc_fn(&self, sample: &Sample) -> &'a str {
-        self.string(sample.alloc_fn)
-    }
-
     /// What a leak scan says of the live blocks of a stack: the worst class that is not suppressed, or `suppressed`; empty without
     /// a scan. Samples don't tell the blocks of one stack apart, so that there is one class for all.
     pub fn leak_label(&self, stack: usize) -> &'static str {
@@ -258,26 +257,49 @@ impl<'a> View<'a> {
         &self.sites.get_or_init(|| self.sum_up()).list
     }
 
+    /// How much of a site's blocks was never written, if that was looked at.
+    pub fn capacity_of(&self, site: &StackTotals) -> Capacity {
+        let sites = self.sites.get_or_init(|| self.sum_up());
+        sites.capacities.get(&site.stack).copied().unwrap_or_default()
+    }
+
     /// The index of a stack's site.
     pub fn site_of(&self, stack: usize) -> Option<usize> {
-        *self.sites.get_or_init(|| self.sum_up()).of_stack.get(stack)?
+        let site = *self.sites.get_or_init(|| self.sum_up()).of_stack.get(stack)?;
+        (site != NO_SITE).then_some(site as usize)
     }
 
     fn sum_up(&self) -> Sites {
         let names = self.names();
-        // by stack
-        let mut known: Vec<Option<usize>> = vec![None; self.profile.stacks.len()];
+        let mut known: Vec<u32> = vec![NO_SITE; self.profile.stacks.len()];
         let mut sites: Vec<StackTotals> = Vec::new();
-        let mut by_names: FxHashMap<u64, usize> = FxHashMap::default();
+        // of each site, so that the table holds four bytes a site
+        let mut hashes: Vec<u64> = Vec::new();
+        let mut by_names: HashTable<u32> = HashTable::new();
+        let mut index_of = |stack: usize| {
+            let hash = self.hash_of_names(stack, &names);
+            let hash_of = |site: &u32| hashes.get(*site as usize).copied().unwrap_or_default();
+            if let Some(site) = by_names.find(hash, |site| hash_of(site) == hash) {
+                return *site;
+            }
+            let next = hashes.len() as u32;
+            by_names.insert_unique(hash, next, hash_of);
+            hashes.push(hash);
+            next
+        };
         for sample in self.samples.iter() {
             let amounts = [sample.allocated, sample.freed, sample.live, sample.at_peak];
             if amounts.iter().all(|amount| *amount == Amount::default()) {
                 continue;
             }
-            let mut index_of = || *by_names.entry(self.hash_of_names(sample.stack, &names)).or_insert(sites.len());
             let index = match known.get_mut(sample.stack) {
-                Some(known) => *known.get_or_insert_with(index_of),
-                None => index_of(),
+                Some(known) => {
+                    if *known == NO_SITE {
+                        *known = index_of(sample.stack);
+                    }
+                    *known as usize
+                }
+                None => index_of(sample.stack) as usize,
             };
             let quality = self.quality(sample.stack);
             if let Some(site) = sites.get_mut(index) {
@@ -302,17 +324,18 @@ impl<'a> View<'a> {
                     mixes_types: false,
                     lifetime_ns: sample.lifetime_ns,
                     freed_elsewhere: sample.freed_elsewhere,
-                    capacity: Capacity::default(),
                 });
             }
         }
+        let mut capacities: FxHashMap<usize, Capacity> = FxHashMap::default();
         for (stack, capacity) in &self.profile.capacities {
-            let site = known.get(*stack).copied().flatten().and_then(|at| sites.get_mut(at));
+            let site = known.get(*stack).and_then(|at| sites.get(*at as usize));
             if let Some(site) = site {
-                site.capacity = site.capacity.plus(*capacity);
+                let sum = capacities.entry(site.stack).or_default();
+                *sum = sum.plus(*capacity);
             }
         }
-        Sites { list: sites, of_stack: known }
+        Sites { list: sites, of_stack: known, capacities }
     }
 
     /// A number for each function's name, from 1 on: functions of one name have one, if they are not of scripts with other names.

@@ -40,17 +40,29 @@ pub const UNKNOWN_STACK: &str = "[unknown stack]";
 /// The outermost frame of a stack that was cut off.
 pub const TRUNCATED_STACK: &str = "[truncated stack]";
 
-/// The interned stacks of a session.
+/// The interned stacks of a session. Each frame has a number, as there are few frames in many stacks.
 pub trait Stacks {
-    /// The frames of a stack, innermost first.
-    fn frames(&self, stack: StackId) -> Vec<Frame>;
-    /// How far to trust it.
+    /// Adds the numbers of a stack's frames to `numbers`, innermost first, among them some that are of no frame.
+    fn add_frames(&self, stack: StackId, numbers: &mut Vec<u32>);
+    /// The numbers that [`Self::add_frames`] gives for any of these stacks, in any order, some more than once.
+    fn frames_of_all(&self, stacks: &[StackId]) -> Vec<u32>;
+    /// The frame with this number, if it is of one.
+    fn frame(&self, number: u32) -> Option<Frame>;
+    /// How far to trust a stack.
     fn quality(&self, stack: StackId) -> Quality;
 }
 
 impl Stacks for StackTable {
-    fn frames(&self, stack: StackId) -> Vec<Frame> {
-        self.frames(stack)
+    fn add_frames(&self, stack: StackId, numbers: &mut Vec<u32>) {
+        self.add_frame_numbers(stack, numbers);
+    }
+
+    fn frames_of_all(&self, stacks: &[StackId]) -> Vec<u32> {
+        self.frame_numbers_of_all(stacks)
+    }
+
+    fn frame(&self, number: u32) -> Option<Frame> {
+        self.frame_of_number(number)
     }
 
     fn quality(&self, stack: StackId) -> Quality {
@@ -75,6 +87,8 @@ pub struct BuildInput<'a> {
     pub anomalies: Anomalies,
     pub cost: Cost,
     pub snapshot: &'a Snapshot,
+    /// The sites of the snapshot, which has none itself: they are given back as samples are made of them.
+    pub sites: Vec<SiteStats>,
     pub stacks: &'a dyn Stacks,
     /// All modules ever seen, the main program first.
     pub modules: Vec<LoadedModule>,
@@ -102,34 +116,43 @@ impl std::fmt::Debug for BuildInput<'_> {
 }
 
 /// Makes the profile. Each code address is resolved once, one module after the other.
-pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
-    let sites = &input.snapshot.sites;
+pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
     let errors = &input.snapshot.errors;
-    let stack_ids = used_stacks(sites, errors);
-    let walked = Walked::of(input.stacks, &stack_ids);
-    let mut locations = Locations::resolve(&input.modules, &walked.frames, symbolizer);
+    let stack_ids = used_stacks(&input.sites, errors);
+    let numbers = input.stacks.frames_of_all(&stack_ids);
+    let frames: Vec<(u32, Frame)> =
+        numbers.iter().filter_map(|number| Some((*number, input.stacks.frame(*number)?))).collect();
+    let mut locations = Locations::resolve(&input.modules, frames.iter().map(|(_, frame)| frame), symbolizer);
     let lacking = lack_names(input.modules.len(), &locations.list, &locations.functions);
     let lacking = input.modules.iter().zip(lacking).filter(|(_, lacks)| *lacks);
     symbolizer.expect_packages(&lacking.map(|(module, _)| module.info.path.clone()).collect::<Vec<_>>());
 
-    let mut tables = Tables::with_room(stack_ids.len(), sites.len());
-    let places: Vec<Option<u32>> = walked.frames.iter().map(|frame| locations.index_of(frame)).collect();
+    let mut tables = Tables::with_room(stack_ids.len(), input.sites.len());
+    // by the frame's number
+    let mut places: Vec<Option<u32>> = vec![None; numbers.iter().max().map_or(0, |most| *most as usize + 1)];
+    for (number, frame) in &frames {
+        if let Some(place) = places.get_mut(*number as usize) {
+            *place = locations.index_of(frame);
+        }
+    }
     let place = |number: &u32| places.get(*number as usize).copied().flatten();
-    let stacks: FxHashMap<StackId, Exported> = stack_ids
-        .iter()
-        .zip(walked.stacks())
-        .map(|(&id, numbers)| {
-            if id == StackId::EXISTING {
-                let list = vec![locations.synthetic(BEFORE_ATTACH)];
-                let exported = tables.export(&mut locations, list, Quality::Complete);
-                return (id, Exported { operator: Some(tables.strings.intern(BEFORE_ATTACH)), ..exported });
-            }
-            // of its exact size: there may be a million
-            let mut list = Vec::with_capacity(numbers.len());
-            list.extend(numbers.iter().filter_map(place));
-            (id, tables.export(&mut locations, list, input.stacks.quality(id)))
-        })
-        .collect();
+    let (mut numbers, mut list) = (Vec::new(), Vec::new());
+    let export = |&id: &StackId| {
+        if id == StackId::EXISTING {
+            list.clear();
+            list.push(locations.synthetic(BEFORE_ATTACH));
+            let exported = tables.export(&mut locations, &mut list, Quality::Complete);
+            return Exported { operator: Some(tables.strings.intern(BEFORE_ATTACH)), ..exported };
+        }
+        numbers.clear();
+        input.stacks.add_frames(id, &mut numbers);
+        list.clear();
+        list.extend(numbers.iter().filter_map(place));
+        tables.export(&mut locations, &mut list, input.stacks.quality(id))
+    };
+    let exported = stack_ids.iter().map(export).map(Packed::from).collect();
+    let stacks = ExportedStacks { ids: stack_ids, exported };
+    let sites = std::mem::take(&mut input.sites);
     tables.add_samples(sites, &stacks, &input);
     tables.add_growths(&input.snapshot.growths, &stacks);
     tables.add_capacities(&input.snapshot.capacities, &stacks);
@@ -147,7 +170,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         leaks::name(leaks, &names, &mut tables, symbolizer)
     });
 
-    let exported = |id| stacks.get(&id).map(|exported| exported.stack);
+    let exported = |id| stacks.get(id).map(|exported| exported.stack);
     let tests = input.tests.as_ref().map(|tests| pertest::name(tests, exported));
     let module_index: FxHashMap<ModuleId, usize> =
         input.modules.iter().enumerate().map(|(i, m)| (m.info.id, i)).collect();
@@ -195,7 +218,7 @@ pub fn build(input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
         warnings,
         processes: Vec::new(),
         saved: None,
-        course: input.course.named(|id| stacks.get(id).map(|exported| exported.stack)),
+        course: input.course.named(|id| stacks.get(*id).map(|exported| exported.stack)),
     };
     order::normalize(&mut profile);
     profile
@@ -224,53 +247,55 @@ fn used_stacks(sites: &[SiteStats], errors: &[HeapError]) -> Vec<StackId> {
     ids
 }
 
-/// The frames of many stacks, each frame once.
-struct Walked {
-    frames: Vec<Frame>,
-    /// Indices into `frames`, stack after stack, innermost first.
-    numbers: Vec<u32>,
-    /// For each stack where its numbers end.
-    ends: Vec<usize>,
-}
-
-impl Walked {
-    fn of(stacks: &dyn Stacks, ids: &[StackId]) -> Self {
-        let mut all = Self { frames: Vec::new(), numbers: Vec::new(), ends: Vec::with_capacity(ids.len()) };
-        let mut known: FxHashMap<Frame, u32> = FxHashMap::default();
-        let mut before = (0, Vec::new());
-        for &id in ids {
-            let start = all.numbers.len();
-            let frames = stacks.frames(id);
-            // stacks that were found one after the other mostly have their innermost frames in common
-            let common = frames.iter().zip(&before.1).take_while(|(frame, before)| frame == before).count();
-            all.numbers.extend_from_within(before.0..before.0 + common);
-            for frame in frames.iter().skip(common) {
-                let number = *known.entry(*frame).or_insert_with(|| {
-                    all.frames.push(*frame);
-                    all.frames.len() as u32 - 1
-                });
-                all.numbers.push(number);
-            }
-            all.ends.push(all.numbers.len());
-            before = (start, frames);
-        }
-        all
-    }
-
-    /// The numbers of each stack's frames, in the order of their ids.
-    fn stacks(&self) -> impl Iterator<Item = &[u32]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        starts.zip(&self.ends).map(|(start, &end)| self.numbers.get(start..end).unwrap_or_default())
-    }
-}
-
 /// What became of an interned stack.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Exported {
     /// Index into the profile's stacks.
     stack: usize,
     /// Index into the strings: the C++ operator through which the allocator was called, if that was dropped from the stack.
     operator: Option<usize>,
+}
+
+/// The same in eight bytes, as there may be a million.
+#[derive(Clone, Copy, Debug)]
+struct Packed {
+    stack: u32,
+    /// One more than the index; 0: none.
+    operator: u32,
+}
+
+impl From<Exported> for Packed {
+    fn from(exported: Exported) -> Self {
+        let operator = exported.operator.map_or(0, |operator| operator as u32 + 1);
+        Self { stack: exported.stack as u32, operator }
+    }
+}
+
+/// What became of all interned stacks that are used.
+#[derive(Debug)]
+struct ExportedStacks {
+    /// Ascending.
+    ids: Vec<StackId>,
+    /// One for each.
+    exported: Vec<Packed>,
+}
+
+impl ExportedStacks {
+    fn get(&self, id: StackId) -> Option<Exported> {
+        self.at(self.ids.binary_search(&id).ok()?)
+    }
+
+    /// The same, and its place. Looks at the places behind `near` first: who asks for one stack after the other mostly finds it there.
+    fn get_near(&self, id: StackId, near: usize) -> Option<(usize, Exported)> {
+        let is_it = |at: &usize| self.ids.get(*at) == Some(&id);
+        let at = [near, near + 1].into_iter().find(is_it).or_else(|| self.ids.binary_search(&id).ok())?;
+        Some((at, self.at(at)?))
+    }
+
+    fn at(&self, at: usize) -> Option<Exported> {
+        let Packed { stack, operator } = *self.exported.get(at)?;
+        Some(Exported { stack: stack as usize, operator: operator.checked_sub(1).map(|operator| operator as usize) })
+    }
 }
 
 /// Each string once.
@@ -296,7 +321,7 @@ struct Tables {
     strings: Strings,
     stacks: Vec<Stack>,
     /// Indices into `stacks`, by their locations.
-    stack_index: HashTable<usize>,
+    stack_index: HashTable<u32>,
     samples: Vec<Sample>,
     growths: BTreeMap<usize, Growth>,
     capacities: BTreeMap<usize, Capacity>,
@@ -315,10 +340,10 @@ impl Tables {
         }
     }
 
-    /// Enters a stack of these locations, innermost first, as the profile shows it.
-    fn export(&mut self, locations: &mut Locations, mut list: Vec<u32>, quality: Quality) -> Exported {
+    /// Enters a stack of these locations, innermost first, as the profile shows it: `list` is changed to that.
+    fn export(&mut self, locations: &mut Locations, list: &mut Vec<u32>, quality: Quality) -> Exported {
         let has_frames = !list.is_empty();
-        let (dropped, operator) = locations.leading_shims(&list);
+        let (dropped, operator) = locations.leading_shims(list);
         let operator = operator.map(|name| self.strings.intern(&name));
         list.drain(..dropped);
         if quality == Quality::Truncated && has_frames {
@@ -326,32 +351,42 @@ impl Tables {
         } else if list.is_empty() {
             list.push(locations.synthetic(UNKNOWN_STACK));
         }
-        let hash = hash_of(&list);
+        let hash = hash_of(list);
         let stacks = &self.stacks;
-        let is_it = |known: &usize| stacks.get(*known).is_some_and(|stack| *stack.locations == *list);
+        let is_it = |known: &u32| stacks.get(*known as usize).is_some_and(|stack| *stack.locations == **list);
         let stack = match self.stack_index.find(hash, is_it) {
             Some(&known) => {
-                if let Some(stack) = self.stacks.get_mut(known) {
+                if let Some(stack) = self.stacks.get_mut(known as usize) {
                     stack.quality = stack.quality.max(quality);
                 }
-                known
+                known as usize
             }
             None => {
-                let rehash = |known: &usize| stacks.get(*known).map_or(0, |stack| hash_of(&stack.locations));
-                self.stack_index.insert_unique(hash, stacks.len(), rehash);
-                self.stacks.push(Stack { locations: list.into(), quality, leak: None, object: None });
+                let rehash = |known: &u32| stacks.get(*known as usize).map_or(0, |stack| hash_of(&stack.locations));
+                self.stack_index.insert_unique(hash, stacks.len() as u32, rehash);
+                let locations = list.as_slice().into();
+                self.stacks.push(Stack { locations, quality, leak: None, object: None });
                 self.stacks.len() - 1
             }
         };
         Exported { stack, operator }
     }
 
-    fn add_samples(&mut self, sites: &[SiteStats], stacks: &FxHashMap<StackId, Exported>, input: &BuildInput<'_>) {
-        let mut index: HashTable<usize> = HashTable::with_capacity(sites.len());
+    /// Makes samples of the sites. Their memory is given back meanwhile, so that both together never take twice of what one takes.
+    fn add_samples(&mut self, mut sites: Vec<SiteStats>, stacks: &ExportedStacks, input: &BuildInput<'_>) {
+        const KEPT: usize = 1 << 14;
+        let mut index: HashTable<u32> = HashTable::with_capacity(sites.len());
         let mut threads: FxHashMap<u32, usize> = FxHashMap::default();
         let mut functions: FxHashMap<FunctionId, usize> = FxHashMap::default();
-        for site in sites {
-            let Some(exported) = stacks.get(&site.key.stack) else { continue };
+        let mut near = 0;
+        // in their order, from the end
+        sites.reverse();
+        while let Some(site) = &sites.pop() {
+            if sites.capacity() - sites.len() > KEPT {
+                sites.shrink_to_fit();
+            }
+            let Some((at, exported)) = stacks.get_near(site.key.stack, near) else { continue };
+            near = at;
             let task = site.key.task;
             let thread = *threads.entry(task).or_insert_with(|| self.strings.intern(&(input.thread_name)(task)));
             let alloc_fn = match exported.operator {
@@ -364,43 +399,44 @@ impl Tables {
             let sample = sample(site, exported.stack, thread, alloc_fn);
             let samples = &self.samples;
             let hash = |sample: &Sample| FxBuildHasher.hash_one(key_of(sample));
-            let is_it = |at: &usize| samples.get(*at).is_some_and(|known| key_of(known) == key_of(&sample));
+            let known = |at: &u32| samples.get(*at as usize);
+            let is_it = |at: &u32| known(at).is_some_and(|known| key_of(known) == key_of(&sample));
             match index.find(hash(&sample), is_it) {
-                Some(&at) => self.samples.get_mut(at).into_iter().for_each(|known| known.add(&sample)),
+                Some(&at) => self.samples.get_mut(at as usize).into_iter().for_each(|known| known.add(&sample)),
                 None => {
-                    index.insert_unique(hash(&sample), samples.len(), |at| samples.get(*at).map_or(0, hash));
+                    index.insert_unique(hash(&sample), samples.len() as u32, |at| known(at).map_or(0, hash));
                     self.samples.push(sample);
                 }
             }
         }
     }
 
-    fn add_growths(&mut self, growths: &[(StackId, Growth)], stacks: &FxHashMap<StackId, Exported>) {
+    fn add_growths(&mut self, growths: &[(StackId, Growth)], stacks: &ExportedStacks) {
         for (stack, growth) in growths {
-            let Some(exported) = stacks.get(stack) else { continue };
+            let Some(exported) = stacks.get(*stack) else { continue };
             let sum = self.growths.entry(exported.stack).or_default();
             *sum = sum.plus(*growth);
         }
     }
 
-    fn add_capacities(&mut self, capacities: &[(StackId, Capacity)], stacks: &FxHashMap<StackId, Exported>) {
+    fn add_capacities(&mut self, capacities: &[(StackId, Capacity)], stacks: &ExportedStacks) {
         for (stack, capacity) in capacities {
-            let Some(exported) = stacks.get(stack) else { continue };
+            let Some(exported) = stacks.get(*stack) else { continue };
             let sum = self.capacities.entry(exported.stack).or_default();
             *sum = sum.plus(*capacity);
         }
     }
 
-    fn add_stranded(&mut self, stranded: &[(StackId, Stranded)], stacks: &FxHashMap<StackId, Exported>) {
-        let told = stranded.iter().filter_map(|(stack, of)| Some((stacks.get(stack)?.stack, *of)));
+    fn add_stranded(&mut self, stranded: &[(StackId, Stranded)], stacks: &ExportedStacks) {
+        let told = stranded.iter().filter_map(|(stack, of)| Some((stacks.get(*stack)?.stack, *of)));
         self.stranded.extend(told);
     }
 
-    fn add_findings(&mut self, errors: &[HeapError], stacks: &FxHashMap<StackId, Exported>, input: &BuildInput<'_>) {
+    fn add_findings(&mut self, errors: &[HeapError], stacks: &ExportedStacks, input: &BuildInput<'_>) {
         let mut index: FxHashMap<_, usize> = FxHashMap::default();
         for error in errors {
-            let Some(exported) = stacks.get(&error.stack) else { continue };
-            let other = |id: Option<StackId>| id.and_then(|id| stacks.get(&id)).map(|e| e.stack);
+            let Some(exported) = stacks.get(error.stack) else { continue };
+            let other = |id: Option<StackId>| id.and_then(|id| stacks.get(id)).map(|e| e.stack);
             let finding = Finding {
                 kind: error.kind,
                 count: error.count,

@@ -135,6 +135,46 @@ impl StackTable {
         frames
     }
 
+    /// Adds the numbers of the frames of `stack` to `numbers`, innermost first; the mark of a walk's end has one, too. Two frames
+    /// have the same number if they are the same, and were found in the same way.
+    pub fn add_frame_numbers(&self, stack: StackId, numbers: &mut Vec<u32>) {
+        let start = numbers.len();
+        let mut at = stack.0;
+        while at != 0
+            && let Some(frame) = self.nodes.frame(at)
+        {
+            numbers.push(frame);
+            at = self.nodes.parent(at);
+        }
+        numbers.get_mut(start..).unwrap_or_default().reverse();
+    }
+
+    /// All numbers that [`Self::add_frame_numbers`] gives for these stacks, each once, ascending. Looks at each node once, however
+    /// many stacks it is in.
+    pub fn frame_numbers_of_all(&self, stacks: &[StackId]) -> Vec<u32> {
+        let mut nodes = vec![false; self.nodes.len()];
+        let mut frames = vec![false; self.frames.len()];
+        for stack in stacks {
+            let mut at = stack.0;
+            while at != 0
+                && let Some(is_seen) = nodes.get_mut(at as usize).filter(|is_seen| !**is_seen)
+            {
+                *is_seen = true;
+                let number = self.nodes.frame(at).unwrap_or_default();
+                frames.get_mut(number as usize).into_iter().for_each(|is_seen| *is_seen = true);
+                at = self.nodes.parent(at);
+            }
+        }
+        (0..).zip(frames).filter(|(_, is_seen)| *is_seen).map(|(number, _)| number).collect()
+    }
+
+    /// The frame with this number, if it is of one.
+    pub fn frame_of_number(&self, number: u32) -> Option<Frame> {
+        let (word, module) = self.frames.get(number);
+        let node = StackNode { parent: StackId::EMPTY, word, module };
+        if number == 0 || number as usize >= self.frames.len() { None } else { node.frame() }
+    }
+
     /// Copies these stacks to another table, each frame as `moved` has it there; qualities stay. Returns which id each stack, and
     /// each beginning of one, has in the other.
     pub fn copy_into(
@@ -311,6 +351,32 @@ mod tests {
         let last = u32::try_from(table.nodes.len()).unwrap() - 1;
         assert_eq!(table.nodes_from(last).map(|(id, _)| id).collect::<Vec<_>>(), [StackId(last)]);
         assert_eq!(copy.frames(StackId(last)), table.frames(StackId(last)));
+    }
+
+    /// The numbers of frames stand for the frames, and those of many stacks are each there once.
+    #[test]
+    fn frames_have_numbers() {
+        let mut table = StackTable::new();
+        let mut stacks = Vec::new();
+        for n in 0..3_000u64 {
+            let inner = table.child(StackId::EMPTY, frame(0x1000 + n % 30), n % 7 == 0);
+            let stack = table.child(inner, frame(n * n % 977), false);
+            stacks.push(if n % 11 == 0 { table.truncated(stack) } else { stack });
+        }
+        let some: Vec<StackId> = stacks.iter().copied().step_by(50).collect();
+        let (mut numbers, mut all) = (Vec::new(), std::collections::BTreeSet::new());
+        for stack in &some {
+            numbers.clear();
+            numbers.push(7);
+            table.add_frame_numbers(*stack, &mut numbers);
+            assert_eq!(numbers.remove(0), 7, "what was there stays");
+            let frames: Vec<Frame> = numbers.iter().filter_map(|number| table.frame_of_number(*number)).collect();
+            assert_eq!(frames, table.frames(*stack));
+            all.extend(numbers.iter().copied());
+        }
+        assert_eq!(table.frame_numbers_of_all(&some), Vec::from_iter(all));
+        assert_eq!((table.frame_of_number(0), table.frame_of_number(1 << 30)), (None, None));
+        assert!(table.frame_numbers_of_all(&[StackId::EMPTY, StackId::EXISTING, StackId(1 << 30)]).is_empty());
     }
 
     #[test]

@@ -296,3 +296,38 @@ fn slowness_is_told_in_times() {
         assert_eq!((waiting.slowness(), waiting.slowness_or_share().as_str()), (None, share));
     }
 }
+
+/// Those that are shown are the first of all in their order, however many were dropped on the way.
+#[test]
+fn the_largest_of_many_sites_are_those_of_a_sorted_list() {
+    use crate::export::sections::Largest;
+    use crate::export::view::View;
+    let mut profile = empty_profile();
+    let mut state = 1u64;
+    for stack in 0..30_000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let bytes = state >> 56;
+        let allocated = amount(u64::from(bytes > 0), bytes);
+        profile.samples.push(Sample { stack, allocated, freed: allocated, ..samples().swap_remove(0) });
+        profile.locations.push(Location {
+            module: None,
+            address: Addr(stack as u64),
+            offset: stack as u64,
+            lines: vec![Line { function: stack, line: 1, inlined: false }],
+        });
+        let name = format!("f{stack}");
+        profile.functions.push(Function { system_name: name.clone(), name, file: None, start_line: 0 });
+        profile.stacks.push(Stack::new(&[profile.locations.len() - 1], Quality::Complete));
+    }
+    let view = View::new(&profile);
+    let mut sorted: Vec<_> = view.sites().iter().filter(|site| site.allocated != Amount::default()).collect();
+    sorted.sort_by_key(|site| (std::cmp::Reverse((site.allocated.bytes, site.allocated.objects)), site.stack));
+    assert!(sorted.len() > 25_000);
+    for top in [0, 1, 3, 5_000, usize::MAX] {
+        let largest = Largest::by_bytes(view.sites(), top, |site| site.allocated);
+        let shown: Vec<usize> = largest.shown.iter().map(|site| site.stack).collect();
+        assert_eq!(shown, sorted.iter().take(top).map(|site| site.stack).collect::<Vec<_>>());
+        let whole: u64 = sorted.iter().map(|site| site.allocated.bytes).sum();
+        assert_eq!((largest.count, largest.whole), (sorted.len(), whole));
+    }
+}

@@ -1,6 +1,6 @@
 //! The leak scan with names: its blocks by allocating stack, and ways from named roots to what is still reachable.
 
-use super::{Exported, Locations, Strings, Tables};
+use super::{ExportedStacks, Locations, Strings, Tables};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
 use crate::leaks::{Doubted, Doubts, Path, RootKind, Scan};
@@ -64,7 +64,7 @@ type Largest = [Option<(u64, usize)>; 2];
 
 /// The tables that a path's names come from.
 pub(super) struct Names<'a> {
-    pub(super) stacks: &'a FxHashMap<StackId, Exported>,
+    pub(super) stacks: &'a ExportedStacks,
     pub(super) thread_of_task: &'a dyn Fn(u32) -> String,
     pub(super) function_name: &'a dyn Fn(FunctionId) -> String,
     pub(super) places: &'a [Place<'a>],
@@ -137,7 +137,7 @@ impl SiteKeys<'_, '_> {
     fn of(&mut self, site: SiteId) -> Option<(usize, SiteKey)> {
         *self.known.entry(site).or_insert_with(|| {
             let key = (self.input.site)(site)?;
-            let stack = self.names.stacks.get(&key.stack)?.stack;
+            let stack = self.names.stacks.get(key.stack)?.stack;
             Some((stack, key))
         })
     }
@@ -198,7 +198,7 @@ fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxH
 fn caller(site: &Growing, names: &Names<'_>, strings: &Strings) -> (String, String) {
     let most = site.callers.iter().max_by_key(|(caller, count)| (**count, Reverse(**caller)));
     let Some((&(task, function, stack), _)) = most else { return (String::new(), String::new()) };
-    let operator = names.stacks.get(&stack).and_then(|exported| strings.list.get(exported.operator?));
+    let operator = names.stacks.get(stack).and_then(|exported| strings.list.get(exported.operator?));
     let function = operator.cloned().unwrap_or_else(|| (names.function_name)(function));
     ((names.thread_of_task)(task), function)
 }
@@ -226,7 +226,7 @@ impl RootNames<'_, '_> {
         let (number, (block, class)) =
             self.input.scan.blocks().enumerate().filter(|(_, (block, _))| holds(block)).last()?;
         let key = (self.input.site)(block.site)?;
-        let stack = self.names.stacks.get(&key.stack)?.stack;
+        let stack = self.names.stacks.get(key.stack)?.stack;
         let path = self.input.scan.path_to(number).and_then(|path| self.name(&path));
         Some(AskedBlock { block: block.addr, size: block.size, class, stack, path })
     }
@@ -239,7 +239,7 @@ impl RootNames<'_, '_> {
             steps.push(PathStep {
                 block: block.addr,
                 size: block.size,
-                stack: self.names.stacks.get(&key.stack)?.stack,
+                stack: self.names.stacks.get(key.stack)?.stack,
                 target_offset: step.target_offset,
                 next_offset: step.next_offset,
             });

@@ -24,7 +24,11 @@ pub(super) struct Locations {
 
 impl Locations {
     /// Resolves the frames, one module after the other.
-    pub(super) fn resolve(modules: &[LoadedModule], frames: &[Frame], symbolizer: &mut dyn Symbolize) -> Self {
+    pub(super) fn resolve<'a>(
+        modules: &[LoadedModule],
+        frames: impl IntoIterator<Item = &'a Frame>,
+        symbolizer: &mut dyn Symbolize,
+    ) -> Self {
         let mut all = Self { statuses: vec![SymbolStatus::default(); modules.len()], ..Self::default() };
         let mut by_module: BTreeMap<ModuleId, Vec<Addr>> = BTreeMap::new();
         for frame in frames {

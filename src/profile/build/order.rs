@@ -7,19 +7,34 @@ use std::cmp::{Ordering, Reverse};
 /// Sorts samples and findings, and numbers everything else in the order of its first use. What is not used is dropped.
 pub fn normalize(profile: &mut Profile) {
     let ranks = stack_ranks(&profile.stacks, &location_ranks(&profile.functions, &profile.locations));
-    let rank = |stack: usize| ranks.get(stack).copied().unwrap_or(usize::MAX);
+    let rank = |stack: usize| ranks.get(stack).copied().unwrap_or(u32::MAX);
     let strings = std::mem::take(&mut profile.strings);
     let string = |index: usize| strings.get(index).map_or("", String::as_str);
-    profile.samples.sort_by(|a, b| {
-        let bytes = |s: &crate::profile::Sample| (Reverse(s.allocated.bytes), Reverse(s.deallocated.bytes));
-        bytes(a)
-            .cmp(&bytes(b))
-            .then_with(|| rank(a.stack).cmp(&rank(b.stack)))
-            .then_with(|| string(a.thread).cmp(string(b.thread)))
+    let compare = |a: &crate::profile::Sample, b: &crate::profile::Sample| {
+        string(a.thread)
+            .cmp(string(b.thread))
             .then_with(|| string(a.alloc_fn).cmp(string(b.alloc_fn)))
             .then_with(|| (a.size, a.inherited).cmp(&(b.size, b.inherited)))
             .then_with(|| a.program.map(string).cmp(&b.program.map(string)))
+    };
+    // Samples are large: what tells most of them apart is sorted, and each is moved once.
+    let samples = &profile.samples;
+    let key = |(index, sample): (u32, &crate::profile::Sample)| {
+        (Reverse(sample.allocated.bytes), Reverse(sample.deallocated.bytes), rank(sample.stack), index)
+    };
+    let mut order: Vec<_> = (0..).zip(samples).map(key).collect();
+    order.sort_unstable_by(|(bytes_a, freed_a, rank_a, a), (bytes_b, freed_b, rank_b, b)| {
+        let sample = |index: u32| samples.get(index as usize);
+        let rest = || sample(*a).zip(sample(*b)).map_or(Ordering::Equal, |(a, b)| compare(a, b));
+        (bytes_a, freed_a, rank_a).cmp(&(bytes_b, freed_b, rank_b)).then_with(rest).then(a.cmp(b))
     });
+    let mut new = vec![0; order.len()];
+    for (place, (.., index)) in (0..).zip(order) {
+        if let Some(slot) = new.get_mut(index as usize) {
+            *slot = place;
+        }
+    }
+    permute(&mut profile.samples, new);
     profile
         .findings
         .sort_by_key(|f| (f.kind, Reverse(f.count), rank(f.stack), f.alloc_stack.map(rank), f.free_stack.map(rank)));
@@ -29,8 +44,8 @@ pub fn normalize(profile: &mut Profile) {
         leaks.sites.sort_by_cached_key(|site| (leaks_order(site), rank(site.stack)));
     }
 
-    let mut stacks = Renumbering::new(std::mem::take(&mut profile.stacks));
-    let mut texts = Renumbering::new(strings);
+    let mut stacks = Renumbering::of_table(&profile.stacks);
+    let mut texts = Renumbering::of_table(&strings);
     for sample in &mut profile.samples {
         sample.stack = stacks.of(sample.stack);
         sample.thread = texts.of(sample.thread);
@@ -74,19 +89,20 @@ pub fn normalize(profile: &mut Profile) {
             step.stack = stacks.of(step.stack);
         }
     }
-    profile.strings = texts.kept;
-    profile.stacks = stacks.kept;
+    profile.strings = strings;
+    texts.apply(&mut profile.strings);
+    stacks.apply(&mut profile.stacks);
 
-    let mut locations = Renumbering::new(std::mem::take(&mut profile.locations));
+    let mut locations = Renumbering::of_table(&profile.locations);
     for index in profile.stacks.iter_mut().flat_map(|s| &mut s.locations) {
         *index = locations.of(*index as usize) as u32;
     }
-    profile.locations = locations.kept;
-    let mut functions = Renumbering::new(std::mem::take(&mut profile.functions));
+    locations.apply(&mut profile.locations);
+    let mut functions = Renumbering::of_table(&profile.functions);
     for line in profile.locations.iter_mut().flat_map(|l| &mut l.lines) {
         line.function = functions.of(line.function);
     }
-    profile.functions = functions.kept;
+    functions.apply(&mut profile.functions);
 }
 
 /// The most leaked bytes first, with what hangs on them; then by each class.
@@ -96,22 +112,24 @@ fn leaks_order(site: &LeakSite) -> impl Ord + use<> {
 }
 
 /// For each stack its place in the order of names, given that of each location.
-fn stack_ranks(stacks: &[Stack], of_location: &[u32]) -> Vec<usize> {
+fn stack_ranks(stacks: &[Stack], of_location: &[u32]) -> Vec<u32> {
     let rank = |&location: &u32| of_location.get(location as usize).copied();
-    let locations = |stack: usize| {
-        let list = stacks.get(stack).map(|s| &*s.locations).unwrap_or_default();
+    let locations = |stack: u32| {
+        let list = stacks.get(stack as usize).map(|s| &*s.locations).unwrap_or_default();
         list.iter().filter_map(rank)
     };
     // Most are told apart by their innermost frames, which are compared without a look elsewhere.
-    let innermost = |stack: usize| {
+    let innermost = |stack: u32| -> [u32; 4] {
         let mut ranks = locations(stack);
-        (0..4).fold(0, |key, _| key << 32 | ranks.next().map_or(0, |rank| u128::from(rank) + 1))
+        std::array::from_fn(|_| ranks.next().map_or(0, |rank| rank.saturating_add(1)))
     };
-    let mut order: Vec<(u128, usize)> = (0..stacks.len()).map(|stack| (innermost(stack), stack)).collect();
-    order.sort_by(|&(key_a, a), &(key_b, b)| key_a.cmp(&key_b).then_with(|| locations(a).cmp(locations(b))));
+    let mut order: Vec<([u32; 4], u32)> = (0..stacks.len() as u32).map(|stack| (innermost(stack), stack)).collect();
+    order.sort_unstable_by(|&(key_a, a), &(key_b, b)| {
+        key_a.cmp(&key_b).then_with(|| locations(a).cmp(locations(b))).then(a.cmp(&b))
+    });
     let mut ranks = vec![0; order.len()];
-    for (rank, (_, stack)) in order.into_iter().enumerate() {
-        if let Some(slot) = ranks.get_mut(stack) {
+    for (rank, (_, stack)) in (0..).zip(order) {
+        if let Some(slot) = ranks.get_mut(stack as usize) {
             *slot = rank;
         }
     }
@@ -149,29 +167,52 @@ fn ranks_by<T>(table: &[T], compare: impl Fn(&T, &T) -> Ordering) -> Vec<u32> {
 }
 
 /// Gives the entries of a table new numbers in the order in which they are asked for.
-struct Renumbering<T> {
-    old: Vec<Option<T>>,
-    new: Vec<usize>,
-    kept: Vec<T>,
+struct Renumbering {
+    /// By the old number; [`UNUSED`]: not asked for yet.
+    new: Vec<u32>,
+    /// How many have new numbers.
+    used: u32,
 }
 
-impl<T> Renumbering<T> {
-    fn new(table: Vec<T>) -> Self {
-        let new = vec![usize::MAX; table.len()];
-        Self { old: table.into_iter().map(Some).collect(), new, kept: Vec::new() }
+const UNUSED: u32 = u32::MAX;
+
+impl Renumbering {
+    fn of_table<T>(table: &[T]) -> Self {
+        Self { new: vec![UNUSED; table.len()], used: 0 }
     }
 
     /// The new number of entry `old`, which must be one of the table.
     fn of(&mut self, old: usize) -> usize {
-        // Most were asked for before: one look suffices.
         let Some(new) = self.new.get_mut(old) else { return old };
-        if *new == usize::MAX
-            && let Some(entry) = self.old.get_mut(old).and_then(Option::take)
-        {
-            *new = self.kept.len();
-            self.kept.push(entry);
+        if *new == UNUSED {
+            *new = self.used;
+            self.used += 1;
         }
-        *new
+        *new as usize
+    }
+
+    /// Brings the table into the new order. What was not asked for is dropped.
+    fn apply<T>(self, table: &mut Vec<T>) {
+        let Self { mut new, used } = self;
+        let unused = new.iter_mut().filter(|new| **new == UNUSED);
+        for (place, new) in (used..).zip(unused) {
+            *new = place;
+        }
+        permute(table, new);
+        table.truncate(used as usize);
+    }
+}
+
+/// Moves each entry of a table to its new place, without a second table. `new` has each place once.
+fn permute<T>(table: &mut [T], mut new: Vec<u32>) {
+    for at in 0..table.len().min(new.len()) {
+        while let Some(&place) = new.get(at)
+            && place as usize != at
+            && (place as usize) < table.len()
+        {
+            table.swap(at, place as usize);
+            new.swap(at, place as usize);
+        }
     }
 }
 
@@ -234,6 +275,24 @@ mod tests {
             let mut found: Vec<usize> = (0..lists.len()).collect();
             found.sort_by_key(|&stack| ranks[stack]);
             prop_assert_eq!(found, expected);
+        }
+
+        /// A table in the order in which its entries are asked for, without those that are not.
+        #[test]
+        fn entries_are_numbered_as_they_are_asked_for(asked in prop::collection::vec(0..12_usize, 0..30)) {
+            let mut table: Vec<String> = (0..12).map(|entry: usize| entry.to_string()).collect();
+            let mut numbers = Renumbering::of_table(&table);
+            let mut kept: Vec<String> = Vec::new();
+            for entry in asked {
+                let text = entry.to_string();
+                let place = kept.iter().position(|known| *known == text).unwrap_or_else(|| {
+                    kept.push(text);
+                    kept.len() - 1
+                });
+                prop_assert_eq!(numbers.of(entry), place);
+            }
+            numbers.apply(&mut table);
+            prop_assert_eq!(table, kept);
         }
 
         #[test]

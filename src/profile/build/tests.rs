@@ -14,8 +14,17 @@ const BIAS: LoadBias = LoadBias(0x7000_0000);
 struct TestStacks(Vec<(Vec<Frame>, Quality)>);
 
 impl Stacks for TestStacks {
-    fn frames(&self, stack: StackId) -> Vec<Frame> {
-        self.0[stack.0 as usize].0.clone()
+    fn add_frames(&self, stack: StackId, numbers: &mut Vec<u32>) {
+        numbers.extend((0..self.0[stack.0 as usize].0.len() as u32).map(|at| stack.0 << 8 | at));
+    }
+    fn frames_of_all(&self, stacks: &[StackId]) -> Vec<u32> {
+        let mut numbers = Vec::new();
+        let stacks = stacks.iter().filter(|stack| **stack != StackId::EXISTING);
+        stacks.for_each(|stack| self.add_frames(*stack, &mut numbers));
+        numbers
+    }
+    fn frame(&self, number: u32) -> Option<Frame> {
+        self.0[number as usize >> 8].0.get(number as usize & 0xff).copied()
     }
     fn quality(&self, stack: StackId) -> Quality {
         self.0[stack.0 as usize].1
@@ -135,6 +144,7 @@ fn run_with(
         anomalies: Anomalies { lost: 2, double_frees: 3, ..Anomalies::default() },
         cost: Cost::default(),
         snapshot,
+        sites: snapshot.sites.clone(),
         stacks,
         modules: vec![module(0, "/bin/app"), module(1, "/lib/libx.so.1")],
         allocators: vec![(ModuleId(1), vec!["malloc".into(), "free".into()])],

@@ -1,6 +1,6 @@
 //! Records become events.
 
-use super::facts::Facts;
+use super::facts::{CallerFacts, Facts};
 use super::{Began, Jump, JumpState, LastFree};
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
@@ -240,34 +240,47 @@ impl Process {
         caller: Addr,
         walked: bool,
     ) -> Facts {
-        if let Some(facts) = jump.facts.get(function, stack) {
+        if let Some(facts) = jump.facts.latest(function, stack) {
             return facts;
         }
-        let Some(stub) = jump.stubs.iter().find(|stub| stub.function == function).copied() else {
-            return Facts { family: None, caller_is_allocator: false, missed: None };
+        let (known, may_be_kept) = match jump.facts.of_caller(function, caller) {
+            Some(known) => (known, true),
+            None => {
+                let Some(stub) = jump.stubs.iter().find(|stub| stub.function == function).copied() else {
+                    return Facts { family: None, caller_is_allocator: false, missed: None };
+                };
+                let frees = self
+                    .settings
+                    .table
+                    .get(FunctionId(function))
+                    .is_some_and(|function| matches!(function.kind, FunctionKind::Free { .. }));
+                let space = &mut self.space;
+                let wrapper = space.wrapper_at(caller.sub(1));
+                let family = match wrapper {
+                    Some(_) => space.family_through_wrapper(stack),
+                    None => space.family_of_call(stub.entry, caller, frees),
+                };
+                let known = CallerFacts { family, caller_is_allocator: space.is_called_by_allocator(caller) };
+                // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
+                let may_be_kept = family.is_some() || space.is_callee_known(caller);
+                // Who has called a wrapper depends on the stack.
+                if may_be_kept && wrapper.is_none() {
+                    jump.facts.insert(function, caller, known);
+                }
+                (known, may_be_kept)
+            }
         };
-        let frees = self
-            .settings
-            .table
-            .get(FunctionId(function))
-            .is_some_and(|function| matches!(function.kind, FunctionKind::Free { .. }));
-        let space = &mut self.space;
-        let family = match space.wrapper_at(caller.sub(1)) {
-            Some(_) => space.family_through_wrapper(stack),
-            None => space.family_of_call(stub.entry, caller, frees),
-        };
-        let caller_is_allocator = space.is_called_by_allocator(caller);
-        let stacks = space.unwinder.stacks();
+        let stacks = self.space.unwinder.stacks();
         let missed = match stacks.quality(stack) {
             _ if !walked => None,
             Quality::Complete => None,
             Quality::Guessed => Some(Missed::UnwindRule),
             Quality::Truncated => Some(Missed::OuterFrames { cut: stacks.depth(stack) >= self.settings.max_depth }),
         };
+        let CallerFacts { family, caller_is_allocator } = known;
         let facts = Facts { family, caller_is_allocator, missed };
-        // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
-        if family.is_some() || self.space.is_callee_known(caller) {
-            jump.facts.insert(function, stack, facts);
+        if may_be_kept {
+            jump.facts.note_latest(function, stack, facts);
         }
         facts
     }

@@ -1,6 +1,6 @@
 //! What is known of a call by its function and its stack.
 
-use crate::addr::StackId;
+use crate::addr::{Addr, StackId};
 use crate::allocators::Family;
 use crate::event::Missed;
 use rustc_hash::FxHashMap;
@@ -13,10 +13,18 @@ pub(super) struct Facts {
     pub(super) missed: Option<Missed>,
 }
 
-/// The facts of all calls that were asked for once. The latest ones are found at a place of their own: a program allocates in few places at a time.
+/// What is known of all calls of a function from one place, on whatever stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct CallerFacts {
+    pub(super) family: Option<Family>,
+    pub(super) caller_is_allocator: bool,
+}
+
+/// The facts of all calls that were asked for once, by their places: stacks may be a million, places are some hundreds. The latest ones are found by their
+/// stacks: a program allocates in few places at a time.
 #[derive(Debug)]
 pub(super) struct KnownFacts {
-    all: FxHashMap<u64, Facts>,
+    of_callers: FxHashMap<(u16, Addr), CallerFacts>,
     latest: Box<[Option<(u64, Facts)>; LATEST]>,
 }
 
@@ -25,27 +33,32 @@ const LATEST: usize = 256;
 
 impl Default for KnownFacts {
     fn default() -> Self {
-        Self { all: FxHashMap::default(), latest: Box::new([None; LATEST]) }
+        Self { of_callers: FxHashMap::default(), latest: Box::new([None; LATEST]) }
     }
 }
 
 impl KnownFacts {
+    /// The facts of a call, if it is one of the latest.
     #[inline]
-    pub(super) fn get(&mut self, function: u16, stack: StackId) -> Option<Facts> {
+    pub(super) fn latest(&self, function: u16, stack: StackId) -> Option<Facts> {
         let key = key(function, stack);
-        let latest = self.latest.get_mut(place(key))?;
-        match latest {
-            Some((of, facts)) if *of == key => Some(*facts),
-            _ => {
-                let facts = *self.all.get(&key)?;
-                *latest = Some((key, facts));
-                Some(facts)
-            }
+        let (of, facts) = (*self.latest.get(place(key))?)?;
+        (of == key).then_some(facts)
+    }
+
+    pub(super) fn note_latest(&mut self, function: u16, stack: StackId, facts: Facts) {
+        let key = key(function, stack);
+        if let Some(latest) = self.latest.get_mut(place(key)) {
+            *latest = Some((key, facts));
         }
     }
 
-    pub(super) fn insert(&mut self, function: u16, stack: StackId, facts: Facts) {
-        self.all.insert(key(function, stack), facts);
+    pub(super) fn of_caller(&self, function: u16, caller: Addr) -> Option<CallerFacts> {
+        self.of_callers.get(&(function, caller)).copied()
+    }
+
+    pub(super) fn insert(&mut self, function: u16, caller: Addr, facts: CallerFacts) {
+        self.of_callers.insert((function, caller), facts);
     }
 
     pub(super) fn clear(&mut self) {

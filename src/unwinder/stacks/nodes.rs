@@ -171,6 +171,11 @@ impl Frames {
         self.table.0.get(number as usize).is_some_and(|entry| entry.is(word, module))
     }
 
+    /// How many numbers were given: all are below.
+    pub(super) const fn len(&self) -> usize {
+        self.table.0.len()
+    }
+
     /// The frame with this number: its word, and its module.
     #[inline]
     pub(super) fn get(&self, number: u32) -> (u64, ModuleId) {

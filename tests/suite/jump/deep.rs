@@ -25,3 +25,32 @@ fn stacks_beyond_the_room_are_handed_over_once() {
     let told = traced.report.list("/warnings").iter().any(|warning| warning.to_string().contains("different stacks"));
     assert!(!told && !text.contains("that were copied"), "{text}");
 }
+
+/// What heaptrace takes at most of memory, in KiB as the kernel counts it, for a run of so many different stacks of 16 frames; its report.
+fn most_memory(stacks: u64) -> (u64, String) {
+    // The most memory that heaptrace, or what it started, has had.
+    let measure = "import os, resource, subprocess, sys\n\
+                   os.environ.pop('HEAPTRACE_TEST_REPLAY', None)\n\
+                   status = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)\n\
+                   print(status, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
+    let target = fixtures::program("distinct_stacks");
+    let program = Program::new("python3").args(["-c", measure, env!("CARGO_BIN_EXE_heaptrace"), "run"]);
+    let file = program.outside("measured.pb.gz");
+    let program = program.args(["--engine", "jump", "-o", file.to_str().unwrap(), target.to_str().unwrap()]);
+    let ended = program.args([stacks.to_string()]).plain().success();
+    let output = ended.text();
+    let (status, kib) = output.trim().split_once(' ').unwrap();
+    assert_eq!(status, "0", "{}", ended.stderr);
+    (kib.parse().unwrap(), ended.stderr)
+}
+
+/// The run, the profile, its file and the summary together take few bytes for each new stack, as their tables hold numbers and nothing twice.
+#[test]
+fn a_new_stack_takes_few_bytes_to_the_end() {
+    const FEW: u64 = 20_000;
+    const MANY: u64 = 120_000;
+    let ((few, _), (many, summary)) = (most_memory(FEW), most_memory(MANY));
+    assert!(summary.contains("120,000 stacks"), "{summary}");
+    let each = (many.saturating_sub(few) << 10) / (MANY - FEW);
+    assert!(each < 1000, "{each} bytes a stack: {few} KiB for {FEW}, {many} KiB for {MANY}");
+}
