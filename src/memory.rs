@@ -38,6 +38,11 @@ pub trait ReadMemory {
     fn is_executable(&mut self, _addr: Addr) -> Option<bool> {
         None
     }
+
+    /// Whether nothing can be read any more, as whose memory it was has ended: there is no use in going on.
+    fn has_gone(&self) -> bool {
+        false
+    }
 }
 
 /// Memory that can be read at several places at a time.
@@ -66,6 +71,10 @@ impl<M: ReadMemory + ?Sized> ReadMemory for &mut M {
 
     fn is_executable(&mut self, addr: Addr) -> Option<bool> {
         (**self).is_executable(addr)
+    }
+
+    fn has_gone(&self) -> bool {
+        (**self).has_gone()
     }
 }
 

@@ -148,6 +148,9 @@ fn read_blocks(edges: &mut BlockEdges<'_>, part: Range<usize>, reader: &mut Read
     let index = edges.index;
     let (blocks, span) = (index.blocks(), &index.spans());
     for (i, block) in blocks.iter().enumerate().take(part.end).skip(part.start) {
+        if i.is_multiple_of(BATCH) && reader.memory.has_gone() {
+            break;
+        }
         let number = i as u32;
         let (start, end) = (block.addr.0, block.addr.0.saturating_add(block.size));
         let first_word = start.div_ceil(WORD);

@@ -25,11 +25,16 @@ struct Target {
     words: Vec<RootWord>,
     root_size: u64,
     reads: usize,
+    /// After so many reads the process has ended.
+    ends_after: Option<usize>,
 }
 
 impl ReadMemory for Target {
     fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
         self.reads += 1;
+        if self.has_gone() {
+            return 0;
+        }
         for (i, byte) in buf.iter_mut().enumerate() {
             let at = addr.0 + i as u64;
             let Some(page) = self.pages.get(&(at / 4096)) else { return i };
@@ -43,6 +48,10 @@ impl ReadMemory for Target {
         assert!(range.end.0 - range.start.0 >= 1 << 20, "{range:?}: asked too often");
         let pages = self.pages.range(range.start.0 / 4096..range.end.0.div_ceil(4096));
         pages.map(|(page, _)| Addr(page * 4096)..Addr((page + 1) * 4096)).collect()
+    }
+
+    fn has_gone(&self) -> bool {
+        self.ends_after.is_some_and(|reads| self.reads >= reads)
     }
 }
 
@@ -399,4 +408,13 @@ fn neighbours_are_read_in_one_go() {
     (0..1000).for_each(|n| target.block(HEAP + n * 48, 40));
     target.scan();
     assert!(target.reads < 10, "{} reads", target.reads);
+}
+
+#[test]
+fn memory_whose_process_has_ended_is_not_read_on() {
+    let mut target = Target::new(0);
+    (0..100_000).for_each(|n| target.block(HEAP + n * 48, 40));
+    target.ends_after = Some(20);
+    target.scan();
+    assert!(target.reads < 2_000, "{} reads", target.reads);
 }

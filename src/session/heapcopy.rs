@@ -118,6 +118,10 @@ impl ReadMemory for CopiedMemory {
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
         self.original().touched(range)
     }
+
+    fn has_gone(&self) -> bool {
+        self.memory.has_gone()
+    }
 }
 
 impl CopyLease {

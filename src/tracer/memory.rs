@@ -20,6 +20,7 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes fetched at once around the stack pointer: one page costs 2.4 µs, and holds a stack of 20 ordinary frames.
 const WINDOW: usize = 4096;
@@ -47,6 +48,9 @@ pub struct TargetMemory {
     keeps_shared: bool,
     /// Where the mapped file ends at whose mapping nothing could be read last.
     file_end: FileEnd,
+    /// Whether nobody lives there any more, where [`ReadMemory`] reads through the descriptor: it then reads nothing, and
+    /// asks the kernel no more. Whoever looks through millions of blocks is done with it at once.
+    has_gone: AtomicBool,
 }
 
 impl TargetMemory {
@@ -78,6 +82,7 @@ impl TargetMemory {
             map: MapQuery::default(),
             keeps_shared: false,
             file_end: FileEnd::default(),
+            has_gone: AtomicBool::new(false),
         }
     }
 
@@ -131,8 +136,15 @@ impl TargetMemory {
 
     /// Reads as the program itself could: pages without read permission fail. (Through /proc/TID/mem they do not.)
     fn read_as_program(&self, addr: Addr, buf: &mut [u8]) -> usize {
+        if self.has_gone() {
+            return 0;
+        }
         if self.keeps_shared {
-            return self.read_uncached(addr, buf);
+            let read = self.read_uncached(addr, buf);
+            if read == 0 && self.is_gone() {
+                self.has_gone.store(true, Ordering::Relaxed);
+            }
+            return read;
         }
         let Ok(start) = usize::try_from(addr.0) else { return 0 };
         if injection::point(Call::Other).is_err() {
@@ -338,6 +350,9 @@ impl ReadMemory for TargetMemory {
     }
 
     fn holds_nothing(&mut self, at: Addr, is_file: bool) -> bool {
+        if self.has_gone() {
+            return false;
+        }
         if self.pages.is_none() {
             self.pages = PageMap::open(self.reader).ok();
         }
@@ -356,6 +371,10 @@ impl ReadMemory for TargetMemory {
 
     fn is_executable(&mut self, addr: Addr) -> Option<bool> {
         self.map.is_executable(self.reader, addr)
+    }
+
+    fn has_gone(&self) -> bool {
+        self.has_gone.load(Ordering::Relaxed)
     }
 }
 
