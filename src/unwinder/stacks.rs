@@ -214,6 +214,11 @@ impl StackTable {
         (first.max(1)..end).map(|id| (StackId(id), self.node(StackId(id))))
     }
 
+    /// Whether there is such a stack that is not empty. Reads none of it: it is asked at each call.
+    pub const fn contains(&self, stack: StackId) -> bool {
+        stack.0 != StackId::EMPTY.0 && (stack.0 as usize) < self.nodes.len()
+    }
+
     /// The node of a stack; None of the empty one, and of ids that were never given.
     pub fn get(&self, stack: StackId) -> Option<StackNode> {
         let frame = self.nodes.frame(stack.0).filter(|_| stack != StackId::EMPTY)?;

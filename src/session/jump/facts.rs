@@ -21,19 +21,26 @@ pub(super) struct CallerFacts {
 }
 
 /// The facts of all calls that were asked for once, by their places: stacks may be a million, places are some hundreds. The latest ones are found by their
-/// stacks: a program allocates in few places at a time.
+/// stacks: a program allocates in few places at a time, and recursive ones on some thousand stacks.
 #[derive(Debug)]
 pub(super) struct KnownFacts {
     of_callers: FxHashMap<(u16, Addr), CallerFacts>,
-    latest: Box<[Option<(u64, Facts)>; LATEST]>,
+    /// At least one, and a power of two.
+    latest: Vec<Option<(u64, Facts)>>,
+    /// How often others were noted since there are so many places as now.
+    noted: usize,
 }
 
-/// A power of two.
-const LATEST: usize = 256;
+/// So many places there are at first, and at most (256 KiB). Powers of two.
+const FIRST_LATEST: usize = 1 << 8;
+const MOST_LATEST: usize = 1 << 14;
+
+/// So many times facts are noted for each place, on average, when there are to be more.
+const MANY_TIMES: usize = 8;
 
 impl Default for KnownFacts {
     fn default() -> Self {
-        Self { of_callers: FxHashMap::default(), latest: Box::new([None; LATEST]) }
+        Self { of_callers: FxHashMap::default(), latest: vec![None; FIRST_LATEST], noted: 0 }
     }
 }
 
@@ -42,13 +49,20 @@ impl KnownFacts {
     #[inline]
     pub(super) fn latest(&self, function: u16, stack: StackId) -> Option<Facts> {
         let key = key(function, stack);
-        let (of, facts) = (*self.latest.get(place(key))?)?;
+        let (of, facts) = (*self.latest.get(self.place(key))?)?;
         (of == key).then_some(facts)
     }
 
     pub(super) fn note_latest(&mut self, function: u16, stack: StackId, facts: Facts) {
         let key = key(function, stack);
-        if let Some(latest) = self.latest.get_mut(place(key)) {
+        self.noted += 1;
+        let places = self.latest.len();
+        if places < MOST_LATEST && self.noted > MANY_TIMES * places {
+            self.noted = 0;
+            self.latest = vec![None; places * 4];
+        }
+        let place = self.place(key);
+        if let Some(latest) = self.latest.get_mut(place) {
             *latest = Some((key, facts));
         }
     }
@@ -64,13 +78,47 @@ impl KnownFacts {
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
+
+    /// Functions that are called from one place, as malloc and free, have places of their own.
+    #[inline]
+    fn place(&self, key: u64) -> usize {
+        (key ^ key >> 29) as usize & (self.latest.len() - 1)
+    }
 }
 
 fn key(function: u16, stack: StackId) -> u64 {
     u64::from(function) << 32 | u64::from(stack.0)
 }
 
-/// Functions that are called from one place, as malloc and free, have places of their own.
-fn place(key: u64) -> usize {
-    (key ^ key >> 29) as usize % LATEST
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_noted_is_found_once_there_is_room_for_all_and_nothing_else_ever() {
+        let mut known = KnownFacts::default();
+        let facts = |function: u16, stack: u32| Facts {
+            family: None,
+            caller_is_allocator: (u32::from(function) + stack).is_multiple_of(3),
+            missed: (stack % 5 == 0).then_some(Missed::UnwindRule),
+        };
+        let calls = || (0..3000u32).map(|stack| (stack as u16 % 7, StackId(stack)));
+        let mut found = 0;
+        for _ in 0..40 {
+            found = 0;
+            for (function, stack) in calls() {
+                match known.latest(function, stack) {
+                    Some(latest) => {
+                        assert_eq!(latest, facts(function, stack.0));
+                        found += 1;
+                    }
+                    None => known.note_latest(function, stack, facts(function, stack.0)),
+                }
+            }
+        }
+        assert!(found > 2900, "{found} of 3,000");
+        assert_eq!(known.latest(7, StackId(1)), None);
+        known.clear();
+        assert_eq!(known.latest(1, StackId(1)), None);
+    }
 }

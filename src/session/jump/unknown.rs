@@ -25,7 +25,7 @@ impl Process {
     pub(super) fn stack_of(&mut self, jump: &mut Jump, stack: RecordedStack, caller: Addr) -> StackId {
         match stack {
             RecordedStack::Known(id) | RecordedStack::Caller(id) => {
-                let known = self.space.unwinder.stacks().get(StackId(id)).is_some();
+                let known = self.space.unwinder.stacks().contains(StackId(id));
                 if known { StackId(id) } else { StackId::EMPTY }
             }
             RecordedStack::Copied(copy) => {
