@@ -347,6 +347,6 @@ impl EntryContext for EntryStack<'_> {
 
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)> {
         let wrapper = self.space.wrapper_at(self.return_addr.sub(1))?;
-        Some((wrapper, self.space.family_through_wrapper(stack)))
+        Some((wrapper, self.space.family_through_wrapper(stack).0))
     }
 }

@@ -256,13 +256,15 @@ impl Process {
                     .is_some_and(|function| matches!(function.kind, FunctionKind::Free { .. }));
                 let space = &mut self.space;
                 let wrapper = space.wrapper_at(caller.sub(1));
-                let family = match wrapper {
+                // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
+                let (family, may_be_kept) = match wrapper {
                     Some(_) => space.family_through_wrapper(stack),
-                    None => space.family_of_call(stub.entry, caller, frees),
+                    None => {
+                        let family = space.family_of_call(stub.entry, caller, frees);
+                        (family, family.is_some() || space.is_callee_known(caller))
+                    }
                 };
                 let known = CallerFacts { family, caller_is_allocator: space.is_called_by_allocator(caller) };
-                // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
-                let may_be_kept = family.is_some() || space.is_callee_known(caller);
                 // Who has called a wrapper depends on the stack.
                 if may_be_kept && wrapper.is_none() {
                     jump.facts.insert(function, caller, known);

@@ -116,18 +116,20 @@ impl AddressSpace {
     }
 
     /// The family of an allocation that came through operator new or one of its kin, whose stack is `stack`. operator
-    /// new[] jumps to operator new: which of them was called only the program's own call instruction tells.
-    pub fn family_through_wrapper(&mut self, stack: StackId) -> Option<Family> {
+    /// new[] jumps to operator new: which of them was called only the program's own call instruction tells. And whether
+    /// that is known for good, also if it can't be told.
+    pub fn family_through_wrapper(&mut self, stack: StackId) -> (Option<Family>, bool) {
         if let Some(&known) = self.stack_families.get(&stack) {
-            return known;
+            return (known, true);
         }
         let frames = self.unwinder.stacks().frames(stack);
         let caller = frames.iter().map(|frame| frame.addr.raw()).find(|addr| self.wrapper_at(addr.sub(1)).is_none());
         let family = caller.and_then(|return_addr| self.family_of_callee(return_addr));
-        if family.is_some() {
+        let is_known = family.is_some() || caller.is_none_or(|return_addr| self.is_callee_known(return_addr));
+        if is_known {
             self.stack_families.insert(stack, family);
         }
-        family
+        (family, is_known)
     }
 
     fn family_of_callee(&mut self, return_addr: Addr) -> Option<Family> {
