@@ -6,7 +6,7 @@ use super::measured::{Cost, PLACES, Page, Place, Tool, tools};
 use super::workloads::{Workload, long};
 
 /// Runs of each.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 /// Writes a table for each place, in Markdown.
 pub fn tables(page: &mut Page) {

@@ -18,13 +18,13 @@ step of its own, does not count.
 ## Pairs of malloc and free
 
 `tests/fixtures/mixed.c` gives a block back and takes another one, 16 frames deep. A figure is the slope between 1,000,000 and
-4,000,000 pairs (2,500 and 10,000 for tools that stop the program), each the middle one of five runs. What a tool does once, at
+4,000,000 pairs (2,500 and 10,000 for tools that stop the program), by the middle ones of three runs of each. What a tool does once, at
 its start and end, is in the last column.";
 
 const RUNS: &str = "
 ## Whole runs
 
-Start and end of the tool included, which are 0.1 to 0.2 s of each; the middle one of five runs. python3 has
+Start and end of the tool included, which are 0.1 to 0.2 s of each; the middle one of three runs. python3 has
 PYTHONMALLOC=malloc. What was added, as a part of what heaptrack has added, is the middle one of the turns.";
 
 /// Measures all, and writes the page.

@@ -14,7 +14,7 @@ const COUNTS: [u64; 2] = [1_000_000, 4_000_000];
 const FEW: [u64; 2] = [2_500, 10_000];
 
 /// Turns, each of which gives a slope.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 3;
 
 /// Frames on the stack at each call.
 const DEPTH: u32 = 16;
@@ -89,7 +89,9 @@ fn rows(page: &mut Page, program: &Path, place: &Place, workload: &Workload, too
     }
     let lines: Vec<Line> = all.iter().map(|costs| Line::through(costs, counts)).collect();
     let [plain, traced @ ..] = &lines[..] else { return };
-    let nanoseconds = |cost: Cost| format!("{:.0} / {:.0}", cost.wall * 1e9, cost.cpu * 1e9);
+    // a difference that is none has no sign
+    let rounded = |seconds: f64, unit: f64| (seconds / unit).round() + 0.0;
+    let nanoseconds = |cost: Cost| format!("{} / {}", rounded(cost.wall, 1e-9), rounded(cost.cpu, 1e-9));
     page.line(&format!("| {} | alone | {} | | |", workload.name, nanoseconds(plain.pair)));
     let added: Vec<Cost> = traced.iter().map(|line| line.pair.beyond(plain.pair)).collect();
     let of = tools.iter().position(|tool| tool.name == "heaptrack").map(|at| added[at]);
@@ -97,11 +99,11 @@ fn rows(page: &mut Page, program: &Path, place: &Place, workload: &Workload, too
         let part = of.map_or(String::new(), |of| format!("{:.2} / {:.2}", added.wall / of.wall, added.cpu / of.cpu));
         let once = line.once.beyond(plain.once);
         page.line(&format!(
-            "| | {} | {} | {part} | {:.0} / {:.0} |",
+            "| | {} | {} | {part} | {} / {} |",
             tool.name,
             nanoseconds(*added),
-            once.wall * 1e3,
-            once.cpu * 1e3
+            rounded(once.wall, 1e-3),
+            rounded(once.cpu, 1e-3)
         ));
     }
 }

@@ -100,7 +100,7 @@ mod tests {
         let facts = |function: u16, stack: u32| Facts {
             family: None,
             caller_is_allocator: (u32::from(function) + stack).is_multiple_of(3),
-            missed: (stack % 5 == 0).then_some(Missed::UnwindRule),
+            missed: stack.is_multiple_of(5).then_some(Missed::UnwindRule),
         };
         let calls = || (0..3000u32).map(|stack| (stack as u16 % 7, StackId(stack)));
         let mut found = 0;
