@@ -24,7 +24,8 @@ pub fn build(compiler: &str, name: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/unwind").join(format!("{name}.c"));
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unwind");
     std::fs::create_dir_all(&folder).unwrap();
-    let program = folder.join(format!("{name}{}", flags.concat().replace(['=', '/', ','], "_")));
+    // One of another compiler in its place would be another program: libunwind reads the file while the first one runs.
+    let program = folder.join(format!("{name}-{compiler}{}", flags.concat().replace(['=', '/', ','], "_")));
     let status = Command::new(compiler).args(flags).arg(source).arg("-o").arg(&program).arg("-pthread").status();
     assert!(status.unwrap_or_else(|e| panic!("{compiler}: {e}; install gcc")).success(), "{compiler} {flags:?} {name}");
     program
