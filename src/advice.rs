@@ -206,7 +206,8 @@ pub fn advise(sites: impl IntoIterator<Item = SiteFigures>, whole: &WholeFigures
     all
 }
 
-/// The figures of each place of which a rule may tell, and of which site most of it is, with its amount. The key is the place, or
+/// The figures of each place of which a rule may tell, and of which site most of it is, with its amount. The key is the
+/// place, or
 /// where that is not known the site.
 type Places = BTreeMap<(Option<usize>, usize), (SiteFigures, usize, u64)>;
 

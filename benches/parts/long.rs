@@ -1,4 +1,5 @@
-//! Whole runs of real programs of 0.2 to 5 s, start and end of the tool included: alone and under each tool, in turn. What heaptrack
+//! Whole runs of real programs of 0.2 to 5 s, start and end of the tool included: alone and under each tool, in turn.
+//! What heaptrack
 //! does afterwards, its analysis, is a step of its own and does not count.
 
 use super::basics::median;

@@ -1,4 +1,5 @@
-//! What runs cost: wall time, and the CPU time of the program and of all that the tool runs; on a machine that is shared in
+//! What runs cost: wall time, and the CPU time of the program and of all that the tool runs; on a machine that is
+//! shared in
 //! different ways.
 
 use super::basics::{installed, median};
@@ -49,7 +50,8 @@ pub struct Tool {
     pub words: Vec<String>,
 }
 
-/// The tools that see each call without a stop, as far as they are installed. heaptrack has no options that would make it
+/// The tools that see each call without a stop, as far as they are installed. heaptrack has no options that would make
+/// it
 /// faster; its own interpreter is a process beside it, whose CPU time counts as heaptrace's does.
 pub fn tools() -> Vec<Tool> {
     let out = format!("{}/bench-heaptrack", env!("CARGO_TARGET_TMPDIR"));
@@ -85,7 +87,8 @@ impl Place {
     }
 }
 
-/// The CPU time of all that have ended below us, in seconds: user and system time of children, cutime and cstime (proc_pid_stat(5)).
+/// The CPU time of all that have ended below us, in seconds: user and system time of children, cutime and cstime
+/// (proc_pid_stat(5)).
 fn children_cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").expect("procfs");
     let fields: Vec<&str> = stat.rsplit_once(") ").expect("a name").1.split(' ').collect();

@@ -1,4 +1,5 @@
-//! What a pair of malloc and free costs under each tool: the slope between two counts of pairs, so that what a tool does once,
+//! What a pair of malloc and free costs under each tool: the slope between two counts of pairs, so that what a tool
+//! does once,
 //! at its start and end, is a figure of its own. The counts are the same for all that are compared. In turn, so that a
 //! machine whose speed changes is as slow for each.
 

@@ -31,8 +31,8 @@ pub enum Text {
     },
     /// What the function prints. It returns how many characters of a byte that are.
     Printed,
-    /// A line of a file, in a block that the caller may have given (see [`super::Kind::GrowOut`]), and of whose size it
-    /// is told.
+    /// A line of a file, in a block that the caller may have given (see [`super::Kind::GrowOut`]), with
+    /// its size.
     Line,
 }
 

@@ -285,7 +285,8 @@ impl ExportedStacks {
         self.at(self.ids.binary_search(&id).ok()?)
     }
 
-    /// The same, and its place. Looks at the places behind `near` first: who asks for one stack after the other mostly finds it there.
+    /// The same, and its place. Looks at the places behind `near` first: who asks for one stack after the other mostly
+    /// finds it there.
     fn get_near(&self, id: StackId, near: usize) -> Option<(usize, Exported)> {
         let is_it = |at: &usize| self.ids.get(*at) == Some(&id);
         let at = [near, near + 1].into_iter().find(is_it).or_else(|| self.ids.binary_search(&id).ok())?;
@@ -372,7 +373,8 @@ impl Tables {
         Exported { stack, operator }
     }
 
-    /// Makes samples of the sites. Their memory is given back meanwhile, so that both together never take twice of what one takes.
+    /// Makes samples of the sites. Their memory is given back meanwhile, so that both together never take twice of what
+    /// one takes.
     fn add_samples(&mut self, mut sites: Vec<SiteStats>, stacks: &ExportedStacks, input: &BuildInput<'_>) {
         const KEPT: usize = 1 << 14;
         let mut index: HashTable<u32> = HashTable::with_capacity(sites.len());

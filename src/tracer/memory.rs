@@ -48,7 +48,8 @@ pub struct TargetMemory {
     keeps_shared: bool,
     /// Where the mapped file ends at whose mapping nothing could be read last.
     file_end: FileEnd,
-    /// Whether nobody lives there any more, where [`ReadMemory`] reads through the descriptor: it then reads nothing, and
+    /// Whether nobody lives there any more, where [`ReadMemory`] reads through the descriptor: it then reads nothing,
+    /// and
     /// asks the kernel no more. Whoever looks through millions of blocks is done with it at once.
     has_gone: AtomicBool,
 }

@@ -135,7 +135,8 @@ impl StackTable {
         frames
     }
 
-    /// Adds the numbers of the frames of `stack` to `numbers`, innermost first; the mark of a walk's end has one, too. Two frames
+    /// Adds the numbers of the frames of `stack` to `numbers`, innermost first; the mark of a walk's end has one, too.
+    /// Two frames
     /// have the same number if they are the same, and were found in the same way.
     pub fn add_frame_numbers(&self, stack: StackId, numbers: &mut Vec<u32>) {
         let start = numbers.len();
@@ -149,7 +150,8 @@ impl StackTable {
         numbers.get_mut(start..).unwrap_or_default().reverse();
     }
 
-    /// All numbers that [`Self::add_frame_numbers`] gives for these stacks, each once, ascending. Looks at each node once, however
+    /// All numbers that [`Self::add_frame_numbers`] gives for these stacks, each once, ascending. Looks at each node
+    /// once, however
     /// many stacks it is in.
     pub fn frame_numbers_of_all(&self, stacks: &[StackId]) -> Vec<u32> {
         let mut nodes = vec![false; self.nodes.len()];

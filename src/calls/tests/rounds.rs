@@ -70,7 +70,7 @@ fn what_such_a_free_calls_is_judged_as_if_it_were_not_awaited() {
     assert!(!thread.inner("free", &[0x1000]), "the same block");
     assert!(thread.inner("free", &[0x2000]), "another one");
     thread.back(0);
-    // a free that was left by a longjmp is not missed: it was told
+    // a free that was left by a longjmp is not missed: the stream has it
     assert!(comes(&mut thread, "free", &[0x3000]));
     let further_out = thread.entry("malloc", &[1], SP + 0x40);
     assert!(thread.arrive(further_out));

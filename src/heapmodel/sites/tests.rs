@@ -73,7 +73,7 @@ fn what_was_found_last_is_found_without_the_table() {
     assert_ne!(sites.intern(two, 0), ids[1], "which is not there any more");
 }
 
-/// Also those whose site is of a rounded size, as many as there are. What is told is what the table of all tells.
+/// Also those whose site is of a rounded size, as many as there are. The answer is that of the table of all.
 #[test]
 fn sizes_are_found_without_the_table_once_there_is_room_for_all() {
     let mut sites = Sites::default();

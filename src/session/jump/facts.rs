@@ -20,7 +20,8 @@ pub(super) struct CallerFacts {
     pub(super) caller_is_allocator: bool,
 }
 
-/// The facts of all calls that were asked for once, by their places: stacks may be a million, places are some hundreds. The latest ones are found by their
+/// The facts of all calls that were asked for once, by their places: stacks may be a million, places are some hundreds.
+/// The latest ones are found by their
 /// stacks: a program allocates in few places at a time, and recursive ones on some thousand stacks.
 #[derive(Debug)]
 pub(super) struct KnownFacts {
@@ -79,7 +80,8 @@ impl KnownFacts {
         *self = Self::default();
     }
 
-    /// By the stack alone: its innermost return address calls one function, and stacks that were met one after the other
+    /// By the stack alone: its innermost return address calls one function, and stacks that were met one after the
+    /// other
     /// have places of their own.
     #[inline]
     fn place(&self, key: u64) -> usize {

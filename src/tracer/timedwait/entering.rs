@@ -99,7 +99,8 @@ pub(super) fn enter(thread: &Stopped, due: &Due, mappings: &mut Mappings) -> Res
             None => std::thread::sleep(PAUSE),
         }
     }
-    // The status is not taken: that of a thread that was killed meanwhile would be lost. It ends when the thread goes on.
+    // The status is not taken: that of a thread that was killed meanwhile would be lost. It ends when the thread goes
+    // on.
     let mut inside = thread.registers()?;
     due.argument.set(&mut inside, at);
     thread.set_registers(&inside)?;

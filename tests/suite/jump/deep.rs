@@ -26,7 +26,8 @@ fn stacks_beyond_the_room_are_handed_over_once() {
     assert!(!told && !text.contains("that were copied"), "{text}");
 }
 
-/// What heaptrace takes at most of memory, in KiB as the kernel counts it, for a run of so many different stacks of 16 frames; its report.
+/// What heaptrace takes at most of memory, in KiB as the kernel counts it, for a run of so many different stacks of 16
+/// frames; its report.
 fn most_memory(stacks: u64) -> (u64, String) {
     // The most memory that heaptrace, or what it started, has had.
     let measure = "import os, resource, subprocess, sys\n\
@@ -44,7 +45,8 @@ fn most_memory(stacks: u64) -> (u64, String) {
     (kib.parse().unwrap(), ended.stderr)
 }
 
-/// The run, the profile, its file and the summary together take few bytes for each new stack, as their tables hold numbers and nothing twice.
+/// The run, the profile, its file and the summary together take few bytes for each new stack, as their tables hold
+/// numbers and nothing twice.
 #[test]
 fn a_new_stack_takes_few_bytes_to_the_end() {
     const FEW: u64 = 20_000;
