@@ -22,6 +22,7 @@ mod period;
 mod pertest;
 mod ranges;
 mod sites;
+mod sitetable;
 mod timeline;
 mod traits;
 mod view;
@@ -47,6 +48,7 @@ pub use pertest::{TestFigures, TestTally};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use sites::Sites;
+pub use sitetable::SiteTable;
 use std::collections::BTreeSet;
 use timeline::Timeline;
 pub use view::HeapView;
@@ -108,7 +110,7 @@ pub struct HeapError {
 #[allow(missing_docs, reason = "each field's type says what it is")]
 pub struct Snapshot {
     pub totals: Totals,
-    pub sites: Vec<SiteStats>,
+    pub sites: SiteTable,
     pub timeline: Vec<TimelinePoint>,
     pub histograms: Histograms,
     /// By the stacks of the larger blocks, sorted; only where each block is recorded.
@@ -432,7 +434,7 @@ impl HeapModel {
     pub fn totals(&self) -> Totals {
         match self.sample_interval {
             0 => self.totals,
-            _ => self.figures().totals_of(&self.sites.stats(self.peak_epoch).collect::<Vec<_>>()),
+            _ => self.figures().totals_of(|| self.sites.stats(self.peak_epoch)),
         }
     }
 

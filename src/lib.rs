@@ -72,6 +72,7 @@ mod mapped;
 mod maps;
 mod memory;
 mod naming;
+mod packed;
 mod patches;
 mod paths;
 pub mod profile;

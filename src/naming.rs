@@ -331,7 +331,9 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         leaks,
         tests,
     };
-    let mut profile = build(input, symbolizer.as_mut());
+    let unordered = build(input, symbolizer.as_mut());
+    drop(recording.stacks);
+    let mut profile = unordered.ordered();
     if wanted.symbolize {
         name_packages(&mut profile, symbolizer.as_mut());
     }

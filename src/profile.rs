@@ -12,6 +12,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 pub use self::cost::{Conditions, Cost, PromotedAt};
+pub use self::samples::Samples;
+pub use self::stacks::{Stack, Stacks};
 pub use crate::figures::{
     Amount, Anomalies, Arena, Capacity, FindingKind, Growth, Histograms, Stranded, TimelinePoint, Totals,
 };
@@ -28,8 +30,10 @@ pub(crate) mod merge;
 pub mod objects;
 pub mod pertest;
 mod pool;
+pub mod samples;
 pub mod saved;
 pub mod series;
+pub mod stacks;
 pub(crate) mod symbolize;
 pub mod value;
 
@@ -251,27 +255,6 @@ impl Location {
     }
 }
 
-/// An interned stack.
-#[derive(Clone, Debug)]
-pub struct Stack {
-    /// Indices into [`Profile::locations`], four bytes each, as there may be a million stacks of 30; innermost (the allocator's caller) first.
-    pub locations: Box<[u32]>,
-    /// How far to trust it.
-    pub quality: crate::unwinder::Quality,
-    /// What the file says of its live blocks that the profile was read from, if a leak check was made: see [`leaks::Leaks`] for others.
-    pub leak: Option<saved::LeakLabel>,
-    /// The type of the objects in its blocks, if it is known.
-    pub object: Option<objects::ObjectType>,
-}
-
-impl Stack {
-    /// One of these locations, of which nothing else is known.
-    pub fn new(locations: &[usize], quality: crate::unwinder::Quality) -> Self {
-        let locations = locations.iter().map(|location| *location as u32).collect();
-        Self { locations, quality, leak: None, object: None }
-    }
-}
-
 /// What one thread did with blocks of one size on one stack through one function.
 ///
 /// In a sampled profile these are the blocks that were recorded, as they are; the exporters scale them up to what they
@@ -341,8 +324,8 @@ impl Profile {
             strings: Vec::new(),
             functions: Vec::new(),
             locations: Vec::new(),
-            stacks: Vec::new(),
-            samples: Vec::new(),
+            stacks: Stacks::default(),
+            samples: Samples::default(),
             growths: Vec::new(),
             capacities: Vec::new(),
             stranded: Vec::new(),
@@ -365,7 +348,7 @@ impl Profile {
             return u64::try_from(saved.variance.isqrt()).unwrap_or(u64::MAX);
         }
         let variance =
-            |sample: &Sample| sample.allocated.objects as f64 * sampling::variance(sample.size, sample.interval);
+            |sample: Sample| sample.allocated.objects as f64 * sampling::variance(sample.size, sample.interval);
         self.samples.iter().map(variance).sum::<f64>().sqrt().round() as u64
     }
 }
@@ -508,8 +491,8 @@ pub struct Profile {
     pub strings: Vec<String>,
     pub functions: Vec<Function>,
     pub locations: Vec<Location>,
-    pub stacks: Vec<Stack>,
-    pub samples: Vec<Sample>,
+    pub stacks: Stacks,
+    pub samples: Samples,
     /// How buffers have grown, each stack once: an index into `stacks`. Only of what was just recorded.
     pub growths: Vec<(usize, Growth)>,
     /// How much of their blocks the program has not used (`--perturb`), each stack once: an index into `stacks`.

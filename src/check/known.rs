@@ -28,7 +28,7 @@ pub(super) fn table() -> Option<Suppressions> {
 /// Whether a block with this stack was allocated by a constructor of a module that has the allocator: the dynamic
 /// linker has called the module, and nothing of the program is on the stack.
 pub(super) fn is_of_allocator(profile: &Profile, stack: usize) -> bool {
-    let locations = profile.locations_of(stack).iter().filter_map(|index| profile.locations.get(*index as usize));
+    let locations = profile.locations_of(stack).filter_map(|index| profile.locations.get(index as usize));
     let modules: Vec<Option<usize>> = locations.map(|location: &Location| location.module).collect();
     let is_linker = |module: &Option<usize>| {
         let path = module.and_then(|index| profile.modules.get(index)).and_then(|module| module.path.file_name());

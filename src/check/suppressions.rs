@@ -242,7 +242,7 @@ fn frames<'a>(profile: &'a Profile, called: &'a str, stack: usize, table: &'a Al
     let modules = profile.allocators.iter().filter_map(|allocator| profile.modules.get(allocator.module));
     let objects = modules.filter_map(|module| module.path.to_str()).chain([MEMCHECK]).collect();
     let mut frames = vec![RuleFrame { functions, objects, sources: Vec::new(), line: 0 }];
-    for location in profile.locations_of(stack).iter().filter_map(|index| profile.locations.get(*index as usize)) {
+    for location in profile.locations_of(stack).filter_map(|index| profile.locations.get(index as usize)) {
         let module = location.module.and_then(|index| profile.modules.get(index));
         let object = module.and_then(|module| module.path.to_str()).unwrap_or(UNKNOWN);
         for line in &location.lines {

@@ -158,7 +158,7 @@ impl Live {
         let wanted = Wanted { snapshot: true, ..wanted(snapshots.options) };
         let profile = naming::build_profile(recording, wanted, &mut self.known);
         let mut stacks = vec![None; rows.len()];
-        for sample in &profile.samples {
+        for sample in profile.samples.iter() {
             if let Some(stack) = stacks.get_mut(sample.size as usize) {
                 *stack = Some(sample.stack);
             }

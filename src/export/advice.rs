@@ -136,7 +136,7 @@ fn sizes_at_peak(view: &View<'_>) -> impl Iterator<Item = (usize, (u64, u64))> {
     // Of a sample nobody knows what each block stands for.
     let all_sized = view.profile.meta.sample_interval == 0;
     // Sizes of many are rounded down.
-    let is_exact = |sample: &&Sample| {
+    let is_exact = |sample: &Sample| {
         let (size, Amount { objects, bytes }) = (sample.size, sample.at_peak);
         size > 0 && objects > 0 && objects.checked_mul(size) == Some(bytes)
     };

@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn what_was_live_at_the_peak_only_counts() {
         let mut profile = sample_profile();
-        let sample = profile.samples[0];
+        let sample = profile.samples.row(0);
         let none = Amount::default();
         let bare = crate::profile::Sample { allocated: none, freed: none, live: none, at_peak: none, ..sample };
         let at_peak = crate::profile::Sample { at_peak: Amount { objects: 2, bytes: 700 }, ..bare };
         let of_bytes = crate::profile::Sample { live: Amount { objects: 0, bytes: 30 }, ..bare };
-        profile.samples = vec![at_peak, of_bytes];
+        profile.samples = [at_peak, of_bytes].into_iter().collect();
         let told = dhat(&View::new(&profile));
         let sums = told.pps.iter().fold((0, 0), |(peak, end), point| (peak + point.gb, end + point.eb));
         assert_eq!(sums, (700, 30));

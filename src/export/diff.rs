@@ -210,7 +210,7 @@ mod tests {
     fn every_format_of_a_difference() {
         let before = sample_profile();
         let mut after = sample_profile();
-        after.samples[0].at_peak.bytes += 4096;
+        after.samples.edit(|samples| samples[0].at_peak.bytes += 4096);
         after.functions[6].name = "new_main<|script|>".to_owned();
         let comparison = Comparison::new(("a", &before), ("b", &after), None);
         assert_eq!(comparison.diff.value, Value::Peak);

@@ -34,7 +34,7 @@ pub(crate) fn lines(view: &View<'_>, value: Value) -> Folded {
     let mut by_stack = vec![0u64; view.profile.stacks.len()];
     for sample in view.samples.iter() {
         if let Some(sum) = by_stack.get_mut(sample.stack) {
-            *sum = sum.saturating_add(value.of(sample).bytes);
+            *sum = sum.saturating_add(value.of(&sample).bytes);
         }
     }
     let mut sums = BTreeMap::new();

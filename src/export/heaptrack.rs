@@ -45,7 +45,7 @@ pub(crate) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
 /// The text, uncompressed.
 pub(super) fn write_text(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
     let profile = view.profile;
-    let order = Order::of(&view.samples);
+    let order = Order::of(view.samples.iter());
     head(profile, &order, out)?;
     let mut tables = Tables::new(view, out);
     // number 0, which no block may have

@@ -144,10 +144,10 @@ fn build_with(view: &View<'_>, options: &ExportOptions, take: &mut dyn FnMut(Par
     let mut made = proto::Sample::default();
     for sample in view.samples.iter() {
         made.value.clear();
-        made.value.extend(columns.iter().map(|column| column.value(sample)));
+        made.value.extend(columns.iter().map(|column| column.value(&sample)));
         if wants_more && made.value.iter().any(|value| *value != 0) {
             tables.stack(sample.stack, &mut made.location_id);
-            labels(&mut tables, sample, pid, &mut made.label);
+            labels(&mut tables, &sample, pid, &mut made.label);
             wants_more = take(Part::Sample(&made));
         }
     }

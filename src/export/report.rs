@@ -120,7 +120,7 @@ pub(crate) fn thread_sums(view: &View<'_>, values: &[Option<Value>]) -> Vec<(usi
     for sample in view.samples.iter() {
         let sums = sums.entry(sample.thread).or_insert_with(|| vec![Amount::default(); values.len()]);
         for (sum, value) in sums.iter_mut().zip(values) {
-            *sum = value.map_or(*sum, |value| sum.plus(value.of(sample)));
+            *sum = value.map_or(*sum, |value| sum.plus(value.of(&sample)));
         }
     }
     sums.into_iter().filter(|(_, sums)| sums.iter().any(|sum| *sum != Amount::default())).collect()

@@ -24,8 +24,8 @@ use crate::profile::leaks::{
 };
 use crate::profile::{
     AllocatorUse, Amount, Anomalies, Children, Conditions, Cost, Exit, Finding, FindingKind, Function, Histograms,
-    Image, Line, Location, Meta, Mode, ModuleInfo, ProcessInfo, Resident, Sample, Stack, SymbolStatus, TimelinePoint,
-    Totals,
+    Image, Line, Location, Meta, Mode, ModuleInfo, ProcessInfo, Resident, Sample, Samples, Stack, Stacks, SymbolStatus,
+    TimelinePoint, Totals,
 };
 use crate::unwinder::Quality;
 pub(crate) use advice::wasteful;
@@ -94,8 +94,8 @@ fn profile_without_types() -> Profile {
             .into(),
         functions: functions(),
         locations: locations(),
-        stacks: stacks(),
-        samples: samples(),
+        stacks: stacks().into_iter().collect(),
+        samples: samples().into_iter().collect(),
         growths: Vec::new(),
         stranded: Vec::new(),
         capacities: Vec::new(),
@@ -205,8 +205,8 @@ pub(crate) fn empty_profile() -> Profile {
     profile.images.clear();
     profile.timeline.clear();
     profile.histograms = Histograms::default();
-    profile.samples.clear();
-    profile.stacks.clear();
+    profile.samples = Samples::default();
+    profile.stacks = Stacks::default();
     profile.course = Course::of_births(Some(Births { blocks: Vec::new(), moments: Vec::new(), existing: 0 }));
     profile.findings.clear();
     profile.warnings.clear();
@@ -575,11 +575,11 @@ fn flame_graph_shows_names_and_bytes() {
 fn absurd_sizes_do_no_harm() {
     let mut profile = sample_profile();
     profile.meta.sample_interval = 1;
-    for sample in &mut profile.samples {
+    profile.samples.change(|sample| {
         let absurd = amount(u64::MAX, u64::MAX);
         (sample.size, sample.temporary) = (u64::MAX, u64::MAX);
         (sample.allocated, sample.freed, sample.live, sample.at_peak) = (absurd, absurd, absurd, absurd);
-    }
+    });
     profile.histograms.size = vec![u64::MAX; 70];
     profile.cost = Cost {
         wall_ns: 1,
@@ -599,9 +599,9 @@ fn absurd_sizes_do_no_harm() {
 #[test]
 fn wrong_indices_do_no_harm() {
     let mut profile = sample_profile();
-    profile.samples[0].stack = 99;
-    profile.samples[1].thread = 99;
-    profile.stacks[0].locations = Box::new([0, 1, 99]);
+    profile.samples.edit(|samples| samples[0].stack = 99);
+    profile.samples.edit(|samples| samples[1].thread = 99);
+    profile.stacks.edit(|stacks| stacks[0].locations = vec![0, 1, 99]);
     profile.locations[0].lines[0].function = 99;
     profile.locations[1].module = Some(99);
     profile.allocators[0].module = 99;
@@ -622,8 +622,8 @@ fn callers_stay_together_whatever_their_names() {
     let mut profile = sample_profile();
     // sorted as text, `main-x` would come between `main` and `main;…`
     profile.functions[6].name = "main-x".to_owned();
-    profile.stacks[2] = Stack::new(&[5], Quality::Complete);
-    profile.stacks[3] = Stack::new(&[1], Quality::Complete);
+    profile.stacks.replace(2, Stack::new(&[5], Quality::Complete));
+    profile.stacks.replace(3, Stack::new(&[1], Quality::Complete));
     let folded = exported_text(Format::Folded, &profile);
     let callers: Vec<&str> = folded.lines().filter_map(|line| line.split([';', ' ']).next()).collect();
     assert_eq!(callers, ["main", "main", "main", "main-x"]);

@@ -8,7 +8,9 @@ use crate::profile::leaks::LeakClass;
 use crate::profile::objects::ObjectType;
 use crate::profile::saved::LeakLabel;
 use crate::profile::value::Value;
-use crate::profile::{Amount, Capacity, Exit, Function, Location, Meta, ModuleInfo, Profile, Sample, signal_text};
+use crate::profile::{
+    Amount, Capacity, Exit, Function, Location, Meta, ModuleInfo, Profile, Sample, Samples, signal_text,
+};
 use crate::sampling::weight;
 use crate::unwinder::Quality;
 use hashbrown::HashTable;
@@ -121,7 +123,7 @@ pub(crate) struct View<'a> {
     /// The profile itself.
     pub profile: &'a Profile,
     /// The samples, scaled.
-    pub samples: Cow<'a, [Sample]>,
+    pub samples: Cow<'a, Samples>,
     /// For each stack, see [`View::leak_label`]; empty without a leak scan.
     leak_labels: Vec<&'static str>,
     sites: OnceCell<Sites>,
@@ -137,9 +139,9 @@ impl<'a> View<'a> {
     pub fn new(profile: &'a Profile) -> Self {
         // What was read from a file is scaled already.
         let samples = if profile.meta.sample_interval == 0 || profile.saved.is_some() {
-            Cow::Borrowed(profile.samples.as_slice())
+            Cow::Borrowed(&profile.samples)
         } else {
-            profile.samples.iter().map(unsample).collect()
+            Cow::Owned(profile.samples.iter().map(unsample).collect())
         };
         Self {
             profile,
@@ -168,7 +170,7 @@ impl<'a> View<'a> {
             Headline::Peak => Value::Peak,
             Headline::Live => Value::Live,
         };
-        let has = |value: &Value| self.samples.iter().any(|sample| value.of(sample).bytes > 0);
+        let has = |value: &Value| self.samples.iter().any(|sample| value.of(&sample).bytes > 0);
         let all = || std::iter::once(headline).chain(Value::ALL);
         asked.unwrap_or_else(|| all().find(has).unwrap_or(headline))
     }
@@ -183,7 +185,7 @@ impl<'a> View<'a> {
         &self,
         stack: usize,
     ) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator + Clone + use<'a> {
-        self.profile.locations_of(stack).iter().map(|location| *location as usize)
+        self.profile.locations_of(stack).map(|location| location as usize)
     }
 
     /// How far to trust a stack.
@@ -200,7 +202,7 @@ impl<'a> View<'a> {
 
     /// The type of the objects in a stack's blocks, if it is known.
     pub fn object_type(&self, stack: usize) -> Option<&'a ObjectType> {
-        self.profile.stacks.get(stack)?.object.as_ref()
+        self.profile.stacks.get(stack)?.object
     }
 
     /// The frames of a stack, innermost first; at least one.
@@ -412,7 +414,7 @@ fn add(sum: &mut Amount, amount: Amount) {
     sum.bytes = sum.bytes.saturating_add(amount.bytes);
 }
 
-fn unsample(sample: &Sample) -> Sample {
+fn unsample(sample: Sample) -> Sample {
     let weight = weight(sample.size, sample.interval);
     let times = |count: u64| (count as f64 * weight).round() as u64;
     Sample {
@@ -424,6 +426,6 @@ fn unsample(sample: &Sample) -> Sample {
         temporary: times(sample.temporary),
         lifetime_ns: times(sample.lifetime_ns),
         freed_elsewhere: times(sample.freed_elsewhere),
-        ..*sample
+        ..sample
     }
 }

@@ -17,13 +17,13 @@ impl HeapModel {
 
 impl Figures {
     /// The sums; where blocks are sampled, as far as all `sites` tell.
-    pub(super) fn totals_of(&self, sites: &[SiteStats]) -> Totals {
+    pub(super) fn totals_of<I: Iterator<Item = SiteStats>>(&self, sites: impl Fn() -> I) -> Totals {
         if self.sample_interval == 0 {
             return self.totals;
         }
         let count = |blocks: fn(&SiteStats) -> u64| {
-            let weighted = |site: &SiteStats| blocks(site) as f64 * site.key.weight();
-            sites.iter().map(weighted).sum::<f64>().round() as u64
+            let weighted = |site: SiteStats| blocks(&site) as f64 * site.key.weight();
+            sites().map(weighted).sum::<f64>().round() as u64
         };
         Totals {
             allocations: count(|site| site.allocated.objects),
@@ -37,7 +37,7 @@ impl Figures {
     }
 
     /// The histograms; where blocks are sampled, as far as `sites` tell: not how long blocks lived, as that is counted in allocations.
-    pub(super) fn histograms_of(&self, sites: &[SiteStats]) -> Histograms {
+    pub(super) fn histograms_of(&self, sites: impl Iterator<Item = SiteStats>) -> Histograms {
         if self.sample_interval == 0 {
             return Histograms { size: histogram(&self.sizes), lifetime: histogram(&self.lifetimes) };
         }

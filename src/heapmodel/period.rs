@@ -42,8 +42,8 @@ const fn identity(error: &HeapError) -> ErrorIdentity {
 impl Counted {
     /// All that `snapshot` has counted.
     pub fn by(snapshot: &Snapshot) -> Self {
-        let counts = |site: &SiteStats| {
-            let &SiteStats { allocated, freed, deallocated, temporary, lifetime_ns, freed_elsewhere, .. } = site;
+        let counts = |site: SiteStats| {
+            let SiteStats { allocated, freed, deallocated, temporary, lifetime_ns, freed_elsewhere, .. } = site;
             let counts = Counts { allocated, freed, deallocated, temporary, lifetime_ns, freed_elsewhere };
             ((site.key, site.inherited), counts)
         };
@@ -75,8 +75,7 @@ impl Snapshot {
     pub fn since(&self, earlier: &Counted, start_ns: u64) -> Self {
         let before = &earlier.totals;
         let new_peak = self.totals.peak_bytes > before.peak_bytes;
-        let sites = self.sites.iter().filter_map(|site| {
-            let mut site = *site;
+        let sites = self.sites.iter().filter_map(|mut site| {
             if let Some(counted) = earlier.sites.get(&(site.key, site.inherited)) {
                 site.allocated = site.allocated.minus(counted.allocated);
                 site.freed = site.freed.minus(counted.freed);
@@ -181,9 +180,10 @@ mod tests {
                     size,
                     interval: 0,
                 };
-                let place = now.sites.iter().position(|site| site.key == key).unwrap_or_else(|| {
+                let known = now.sites.iter().position(|site| site.key == key);
+                let place = known.unwrap_or_else(|| {
                     let none = Amount::default();
-                    now.sites.push(SiteStats {
+                    now.sites.push(&SiteStats {
                         key,
                         inherited: false,
                         allocated: none,
@@ -197,20 +197,22 @@ mod tests {
                     });
                     now.sites.len() - 1
                 });
-                let site = &mut now.sites[place];
                 let blocks = |objects| Amount { objects, bytes: objects * size };
-                let freed = freed.min(site.live.objects + allocated);
-                site.allocated = site.allocated.plus(blocks(allocated));
-                site.freed = site.freed.plus(blocks(freed));
-                site.deallocated = site.deallocated.plus(blocks(freed));
-                site.live = site.live.plus(blocks(allocated)).minus(blocks(freed));
+                let freed = freed.min(now.sites.row(place).live.objects + allocated);
+                now.sites.edit(|sites| {
+                    let site = &mut sites[place];
+                    site.allocated = site.allocated.plus(blocks(allocated));
+                    site.freed = site.freed.plus(blocks(freed));
+                    site.deallocated = site.deallocated.plus(blocks(freed));
+                    site.live = site.live.plus(blocks(allocated)).minus(blocks(freed));
+                });
                 now.totals.allocations += allocated;
                 now.totals.bytes_allocated += allocated * size;
                 now.totals.frees += freed;
                 now.totals.live_bytes = now.sites.iter().map(|site| site.live.bytes).sum();
                 if now.totals.live_bytes > now.totals.peak_bytes {
                     now.totals.peak_bytes = now.totals.live_bytes;
-                    now.sites.iter_mut().for_each(|site| site.at_peak = site.live);
+                    now.sites.change(|site| site.at_peak = site.live);
                 }
             }
             all.push(now.clone());
@@ -220,9 +222,9 @@ mod tests {
 
     fn sum(parts: &[Snapshot], of: fn(&SiteStats) -> Amount) -> FxHashMap<SiteKey, Amount> {
         let mut sums: FxHashMap<SiteKey, Amount> = FxHashMap::default();
-        for site in parts.iter().flat_map(|part| &part.sites) {
+        for site in parts.iter().flat_map(|part| part.sites.iter()) {
             let amount = sums.entry(site.key).or_default();
-            *amount = amount.plus(of(site));
+            *amount = amount.plus(of(&site));
         }
         sums.retain(|_, amount| *amount != Amount::default());
         sums
@@ -253,7 +255,7 @@ mod tests {
             prop_assert_eq!(sum(std::slice::from_ref(peak), |site| site.at_peak), sum(whole, |site| site.at_peak));
             for part in &parts {
                 let idle = |site: &SiteStats| site.allocated.objects + site.freed.objects + site.live.objects + site.at_peak.objects;
-                prop_assert!(part.sites.iter().all(|site| idle(site) > 0));
+                prop_assert!(part.sites.iter().all(|site| idle(&site) > 0));
             }
         }
     }

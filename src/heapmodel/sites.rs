@@ -1,7 +1,7 @@
 //! The interned sites and their figures.
 
 use super::traits::Traits;
-use super::{SiteKey, SiteStats};
+use super::{SiteKey, SiteStats, SiteTable};
 use crate::addr::{FunctionId, StackId};
 use crate::chunk::Chunk;
 use crate::figures::Amount;
@@ -205,6 +205,18 @@ impl Sites {
     /// The figures of all sites.
     pub(super) fn stats(&self, epoch: u64) -> impl Iterator<Item = SiteStats> {
         (0..).zip(self.chunks.iter().flat_map(Chunk::get)).map(move |(id, site)| site.stats(epoch, id < self.inherited))
+    }
+
+    /// The same, sorted.
+    pub(super) fn table(&self, epoch: u64) -> SiteTable {
+        let stats = |id: u32| self.stats_of(id, epoch);
+        let stack = |id: u32| self.get(id).map_or(StackId::EMPTY, |site| site.stack);
+        let mut order: Vec<(StackId, u32)> = (0..self.len()).map(|id| (stack(id), id)).collect();
+        order.sort_unstable_by(|(stack_a, a), (stack_b, b)| {
+            let rest = |id: u32| stats(id).as_ref().map(SiteStats::order);
+            stack_a.cmp(stack_b).then_with(|| rest(*a).cmp(&rest(*b)))
+        });
+        order.into_iter().filter_map(|(_, id)| stats(id)).collect()
     }
 
     /// The figures of one site.

@@ -55,7 +55,7 @@ fn amount(objects: u64, bytes: u64) -> Amount {
 }
 
 fn on_stack(snapshot: &Snapshot, stack: u32) -> Vec<SiteStats> {
-    snapshot.sites.iter().filter(|site| site.key.stack == StackId(stack)).copied().collect()
+    snapshot.sites.iter().filter(|site| site.key.stack == StackId(stack)).collect()
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn blocks_from_before_are_live_until_they_are_freed() {
     let model = run(HeapModel::new(Preexisting::None), &events);
     let snapshot = model.snapshot();
     let of_before = |snapshot: &Snapshot| {
-        let sites = snapshot.sites.iter().filter(|site| site.key.stack == StackId::EXISTING);
-        assert!(sites.clone().all(|site| site.inherited && site.allocated == amount(0, 0)));
-        sites.fold(amount(0, 0), |sum, site| amount(sum.objects + site.live.objects, sum.bytes + site.live.bytes))
+        let sites = || snapshot.sites.iter().filter(|site| site.key.stack == StackId::EXISTING);
+        assert!(sites().all(|site| site.inherited && site.allocated == amount(0, 0)));
+        sites().fold(amount(0, 0), |sum, site| amount(sum.objects + site.live.objects, sum.bytes + site.live.bytes))
     };
     assert_eq!(of_before(&snapshot), amount(4, 1088));
     let Totals { allocations, live_blocks, live_bytes, peak_bytes, .. } = snapshot.totals;
@@ -186,7 +186,7 @@ fn without_free_stacks_the_allocating_site_bears_the_free() {
         EventKind::Began { image: ImageId(0), preexisting: Preexisting::None, free_stacks: false, sample_interval: 0 };
     let snapshot = model(&[began, alloc(16, 9, 1, 5), free(16, 2, 0)]).snapshot();
     assert_eq!(snapshot.sites.len(), 1);
-    assert_eq!(snapshot.sites[0].deallocated, amount(1, 9));
+    assert_eq!(snapshot.sites.row(0).deallocated, amount(1, 9));
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn t19_realloc_to_nothing_is_a_free_only() {
 fn t19_a_failed_realloc_changes_nothing() {
     let before = [alloc(16, 100, 1, 5)];
     let mut model = model(&before);
-    let site = model.snapshot().sites[0];
+    let site = model.snapshot().sites.row(0);
     tell(&mut model, began(16, 1, 6));
     tell(&mut model, ended(16, 0, 1 << 60, 1, 6));
     let totals = model.totals();

@@ -9,7 +9,7 @@ use super::marks::Mark;
 use super::ranges::Mapping;
 use super::sites::Sites;
 use super::timeline::Timeline;
-use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, Snapshot, live_block};
+use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, SiteTable, Snapshot, live_block};
 use crate::addr::{Addr, StackId};
 use crate::event::MarkName;
 use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Stranded, TimelinePoint, Totals};
@@ -166,7 +166,8 @@ impl HeapView {
                 freed_elsewhere: 0,
             })
         };
-        let sites: Vec<SiteStats> = by_site.iter().filter_map(stats).collect();
+        let mut sites: Vec<SiteStats> = by_site.iter().filter_map(stats).collect();
+        sites.sort_unstable_by_key(SiteStats::order);
         let weighted = |amount: Amount, site: &SiteStats| amount.times(site.key.weight());
         let live = sites.iter().fold(Amount::default(), |sum, site| sum.plus(weighted(site.live, site)));
         let allocated = sites.iter().fold(Amount::default(), |sum, site| sum.plus(weighted(site.allocated, site)));
@@ -179,30 +180,22 @@ impl HeapView {
             peak_bytes: live.bytes,
             ..Totals::default()
         };
-        Some(collect(sites, &figures, Vec::new(), Vec::new()))
+        Some(collect(sites.into_iter().collect(), &figures, Vec::new(), Vec::new()))
     }
 }
 
 fn snapshot(sites: &Sites, figures: &Figures, errors: Vec<HeapError>, timeline: &Timeline) -> Snapshot {
-    collect(sites.stats(figures.peak_epoch).collect(), figures, errors, timeline.points())
+    collect(sites.table(figures.peak_epoch), figures, errors, timeline.points())
 }
 
-fn collect(
-    mut sites: Vec<SiteStats>,
-    figures: &Figures,
-    mut errors: Vec<HeapError>,
-    timeline: Vec<TimelinePoint>,
-) -> Snapshot {
-    sites.sort_unstable_by_key(|SiteStats { key, inherited, .. }| {
-        (key.stack, key.task, key.function, key.size, key.interval, *inherited)
-    });
+fn collect(sites: SiteTable, figures: &Figures, mut errors: Vec<HeapError>, timeline: Vec<TimelinePoint>) -> Snapshot {
     errors.retain(|error| {
         !figures.frees_unseen || !matches!(error.kind, FindingKind::DoubleFree | FindingKind::InvalidFree)
     });
     errors.sort_unstable_by_key(|error| (error.kind, error.stack, error.alloc_stack, error.function));
     Snapshot {
-        totals: figures.totals_of(&sites),
-        histograms: figures.histograms_of(&sites),
+        totals: figures.totals_of(|| sites.iter()),
+        histograms: figures.histograms_of(sites.iter()),
         sites,
         timeline,
         growths: Vec::new(),

@@ -175,7 +175,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         functions,
         locations,
         stacks,
-        samples,
+        samples: samples.into_iter().collect(),
         growths: Vec::new(),
         stranded: Vec::new(),
         capacities,

@@ -25,9 +25,9 @@ fn read_back(bytes: &[u8]) -> Profile {
 /// Names of the frames of each sample, with its labels and the amounts that `keep` leaves, sorted.
 fn content(profile: &Profile, keep: impl Fn(&Sample) -> [Amount; 5]) -> Vec<String> {
     let text = |index: usize| profile.strings[index].as_str();
-    let line = |sample: &Sample| {
-        let locations = profile.locations_of(sample.stack).iter().map(|at| {
-            let location = &profile.locations[*at as usize];
+    let line = |sample: Sample| {
+        let locations = profile.locations_of(sample.stack).map(|at| {
+            let location = &profile.locations[at as usize];
             let module = location.module.map(|module| &profile.modules[module].path);
             let lines = location.lines.iter().map(|line| {
                 let function = &profile.functions[line.function];
@@ -40,13 +40,13 @@ fn content(profile: &Profile, keep: impl Fn(&Sample) -> [Amount; 5]) -> Vec<Stri
             format!("{module:?} {} {:?}", location.address, lines.collect::<Vec<_>>())
         });
         let locations: Vec<String> = locations.filter(|location| !location.contains("[unknown stack]")).collect();
-        let quality = profile.stacks[sample.stack].quality;
+        let quality = profile.stacks.row(sample.stack).quality;
         let (thread, alloc_fn, program) = (text(sample.thread), text(sample.alloc_fn), sample.program.map(text));
         format!(
             "{locations:?} {quality:?} {thread} {alloc_fn} {program:?} {} {} {:?}",
             sample.inherited,
             sample.size,
-            keep(sample)
+            keep(&sample)
         )
     };
     let samples = profile.samples.iter().filter(|sample| keep(sample) != [Amount::default(); 5]);
@@ -110,7 +110,7 @@ fn narrower_sets_of_columns_say_what_is_missing() {
 fn a_sampled_profile_is_scaled_once() {
     let mut profile = sample_profile();
     profile.meta.sample_interval = 4096;
-    profile.samples.iter_mut().for_each(|sample| sample.interval = 4096);
+    profile.samples.change(|sample| sample.interval = 4096);
     // its share is of the peak, which is a sum of the samples for those who read it
     profile.meta.process.resident = None;
     let first = written(&profile, Format::Pprof, PprofColumns::All);

@@ -8,10 +8,10 @@ use super::identity::is_unresolved;
 use super::symbolize::Symbolize;
 use super::{
     AllocatorUse, Anomalies, Capacity, Children, Cost, Finding, Function, Growth, Image, Location, Meta, ModuleInfo,
-    Profile, Sample, Stack, Stranded,
+    Profile, Sample, Samples, Stacks as StackList, Stranded,
 };
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
-use crate::heapmodel::{HeapError, SiteStats, Snapshot};
+use crate::heapmodel::{HeapError, SiteStats, SiteTable, Snapshot};
 use crate::profile::course::Course;
 use crate::unwinder::{Frame, Quality, StackTable};
 use hashbrown::HashTable;
@@ -88,7 +88,7 @@ pub struct BuildInput<'a> {
     pub cost: Cost,
     pub snapshot: &'a Snapshot,
     /// The sites of the snapshot, which has none itself: they are given back as samples are made of them.
-    pub sites: Vec<SiteStats>,
+    pub sites: SiteTable,
     pub stacks: &'a dyn Stacks,
     /// All modules ever seen, the main program first.
     pub modules: Vec<LoadedModule>,
@@ -115,8 +115,23 @@ impl std::fmt::Debug for BuildInput<'_> {
     }
 }
 
-/// Makes the profile. Each code address is resolved once, one module after the other.
-pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profile {
+/// A profile whose tables are in the order in which they were made.
+#[derive(Debug)]
+#[must_use = "a profile is in the order of its figures"]
+pub struct Unordered(Profile);
+
+impl Unordered {
+    /// Brings the tables into their order.
+    pub fn ordered(self) -> Profile {
+        let Self(mut profile) = self;
+        order::normalize(&mut profile);
+        profile
+    }
+}
+
+/// Makes the profile. Each code address is resolved once, one module after the other. What it is made of can be given
+/// back before it is put in order, as there may be a million stacks.
+pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unordered {
     let errors = &input.snapshot.errors;
     let stack_ids = used_stacks(&input.sites, errors);
     let numbers = input.stacks.frames_of_all(&stack_ids);
@@ -127,7 +142,7 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profi
     let lacking = input.modules.iter().zip(lacking).filter(|(_, lacks)| *lacks);
     symbolizer.expect_packages(&lacking.map(|(module, _)| module.info.path.clone()).collect::<Vec<_>>());
 
-    let mut tables = Tables::with_room(stack_ids.len(), input.sites.len());
+    let mut tables = Tables::with_room(stack_ids.len());
     // by the frame's number
     let mut places: Vec<Option<u32>> = vec![None; numbers.iter().max().map_or(0, |most| *most as usize + 1)];
     for (number, frame) in &frames {
@@ -190,7 +205,7 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profi
     let mut warnings = input.warnings;
     warnings.extend(symbolizer.take_warnings());
 
-    let mut profile = Profile {
+    Unordered(Profile {
         meta: input.meta,
         totals: input.snapshot.totals,
         cost: input.cost,
@@ -219,9 +234,7 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Profi
         processes: Vec::new(),
         saved: None,
         course: input.course.named(|id| stacks.get(*id).map(|exported| exported.stack)),
-    };
-    order::normalize(&mut profile);
-    profile
+    })
 }
 
 /// For each of so many modules whether names are missing that its debug information would bring; of the main program, the first,
@@ -239,9 +252,12 @@ pub fn lack_names(modules: usize, locations: &[Location], functions: &[Function]
 }
 
 /// The stacks that anything refers to, ascending.
-fn used_stacks(sites: &[SiteStats], errors: &[HeapError]) -> Vec<StackId> {
+fn used_stacks(sites: &SiteTable, errors: &[HeapError]) -> Vec<StackId> {
     let of_errors = errors.iter().flat_map(|e| [Some(e.stack), e.alloc_stack, e.free_stack]).flatten();
-    let mut ids: Vec<StackId> = sites.iter().map(|s| s.key.stack).chain(of_errors).collect();
+    // they are sorted by their stacks
+    let mut ids: Vec<StackId> = sites.iter().map(|s| s.key.stack).collect();
+    ids.dedup();
+    ids.extend(of_errors);
     ids.sort_unstable();
     ids.dedup();
     ids
@@ -320,10 +336,10 @@ impl Strings {
 #[derive(Debug, Default)]
 struct Tables {
     strings: Strings,
-    stacks: Vec<Stack>,
+    stacks: StackList,
     /// Indices into `stacks`, by their locations.
     stack_index: HashTable<u32>,
-    samples: Vec<Sample>,
+    samples: Samples,
     growths: BTreeMap<usize, Growth>,
     capacities: BTreeMap<usize, Capacity>,
     stranded: Vec<(usize, Stranded)>,
@@ -331,12 +347,11 @@ struct Tables {
 }
 
 impl Tables {
-    /// With room for so many stacks and samples: there may be a million.
-    fn with_room(stacks: usize, samples: usize) -> Self {
+    /// With room for so many stacks: there may be a million.
+    fn with_room(stacks: usize) -> Self {
         Self {
-            stacks: Vec::with_capacity(stacks),
+            stacks: StackList::with_capacity(stacks),
             stack_index: HashTable::with_capacity(stacks),
-            samples: Vec::with_capacity(samples),
             ..Self::default()
         }
     }
@@ -352,41 +367,33 @@ impl Tables {
         } else if list.is_empty() {
             list.push(locations.synthetic(UNKNOWN_STACK));
         }
-        let hash = hash_of(list);
+        let hash = hash_of(list.iter().copied());
         let stacks = &self.stacks;
-        let is_it = |known: &u32| stacks.get(*known as usize).is_some_and(|stack| *stack.locations == **list);
+        let is_it = |known: &u32| stacks.locations(*known as usize).eq(list.iter().copied());
         let stack = match self.stack_index.find(hash, is_it) {
             Some(&known) => {
-                if let Some(stack) = self.stacks.get_mut(known as usize) {
-                    stack.quality = stack.quality.max(quality);
-                }
+                self.stacks.trust_at_most(known as usize, quality);
                 known as usize
             }
             None => {
-                let rehash = |known: &u32| stacks.get(*known as usize).map_or(0, |stack| hash_of(&stack.locations));
+                let rehash = |known: &u32| hash_of(stacks.locations(*known as usize));
                 self.stack_index.insert_unique(hash, stacks.len() as u32, rehash);
-                let locations = list.as_slice().into();
-                self.stacks.push(Stack { locations, quality, leak: None, object: None });
-                self.stacks.len() - 1
+                self.stacks.add(list, quality)
             }
         };
         Exported { stack, operator }
     }
 
-    /// Makes samples of the sites. Their memory is given back meanwhile, so that both together never take twice of what
-    /// one takes.
-    fn add_samples(&mut self, mut sites: Vec<SiteStats>, stacks: &ExportedStacks, input: &BuildInput<'_>) {
-        const KEPT: usize = 1 << 14;
-        let mut index: HashTable<u32> = HashTable::with_capacity(sites.len());
+    /// Makes samples of the sites, whose memory is given back meanwhile.
+    fn add_samples(&mut self, sites: SiteTable, stacks: &ExportedStacks, input: &BuildInput<'_>) {
         let mut threads: FxHashMap<u32, usize> = FxHashMap::default();
         let mut functions: FxHashMap<FunctionId, usize> = FxHashMap::default();
         let mut near = 0;
-        // in their order, from the end
-        sites.reverse();
-        while let Some(site) = &sites.pop() {
-            if sites.capacity() - sites.len() > KEPT {
-                sites.shrink_to_fit();
-            }
+        let mut index: HashTable<u32> = HashTable::with_capacity(sites.len());
+        let mut samples = Samples::default();
+        // Those of several sites, by their numbers.
+        let mut sums: FxHashMap<u32, Sample> = FxHashMap::default();
+        for site in sites.into_rows() {
             let Some((at, exported)) = stacks.get_near(site.key.stack, near) else { continue };
             near = at;
             let task = site.key.task;
@@ -398,19 +405,31 @@ impl Tables {
                     *functions.entry(id).or_insert_with(|| self.strings.intern(&(input.function_name)(id)))
                 }
             };
-            let sample = sample(site, exported.stack, thread, alloc_fn);
-            let samples = &self.samples;
+            let sample = sample(&site, exported.stack, thread, alloc_fn);
             let hash = |sample: &Sample| FxBuildHasher.hash_one(key_of(sample));
             let known = |at: &u32| samples.get(*at as usize);
-            let is_it = |at: &u32| known(at).is_some_and(|known| key_of(known) == key_of(&sample));
-            match index.find(hash(&sample), is_it) {
-                Some(&at) => self.samples.get_mut(at as usize).into_iter().for_each(|known| known.add(&sample)),
-                None => {
-                    index.insert_unique(hash(&sample), samples.len() as u32, |at| known(at).map_or(0, hash));
-                    self.samples.push(sample);
+            let is_it = |at: &u32| known(at).is_some_and(|known| key_of(&known) == key_of(&sample));
+            if let Some(&at) = index.find(hash(&sample), is_it) {
+                match sums.get_mut(&at) {
+                    Some(sum) => sum.add(&sample),
+                    None => {
+                        if let Some(mut sum) = known(&at) {
+                            sum.add(&sample);
+                            sums.insert(at, sum);
+                        }
+                    }
                 }
+            } else {
+                let number = samples.len() as u32;
+                index.insert_unique(hash(&sample), number, |at| known(at).as_ref().map_or(0, hash));
+                samples.push(&sample);
             }
         }
+        if !sums.is_empty() {
+            let rows = (0..).zip(samples.into_rows());
+            samples = rows.map(|(number, sample)| sums.get(&number).copied().unwrap_or(sample)).collect();
+        }
+        self.samples = samples;
     }
 
     fn add_growths(&mut self, growths: &[(StackId, Growth)], stacks: &ExportedStacks) {
@@ -468,9 +487,9 @@ impl Tables {
     }
 }
 
-fn hash_of(locations: &[u32]) -> u64 {
+fn hash_of(locations: impl Iterator<Item = u32>) -> u64 {
     let mut hasher = FxHasher::default();
-    locations.iter().for_each(|location| hasher.write_u32(*location));
+    locations.for_each(|location| hasher.write_u32(location));
     hasher.finish()
 }
 

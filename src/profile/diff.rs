@@ -3,7 +3,7 @@
 //! Stacks are the same if their functions have the same names, innermost first: so builds compare whose addresses and lines differ.
 
 use super::value::Value;
-use super::{Amount, Profile, Sample};
+use super::{Amount, Profile, Samples};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
@@ -79,7 +79,7 @@ pub struct Diff {
 
 impl Diff {
     /// Compares; `before` and `after` come with their samples as they are to be counted, scaled up if they are of picked blocks.
-    pub fn new(before: (&Profile, &[Sample]), after: (&Profile, &[Sample]), value: Value) -> Self {
+    pub fn new(before: (&Profile, &Samples), after: (&Profile, &Samples), value: Value) -> Self {
         let old = sums(before, value);
         let new = sums(after, value);
         let mut changes = Vec::new();
@@ -124,16 +124,16 @@ impl Diff {
 }
 
 /// Of each stack's id a stack and the sum.
-fn sums((profile, samples): (&Profile, &[Sample]), value: Value) -> FxHashMap<u64, (usize, Amount)> {
+fn sums((profile, samples): (&Profile, &Samples), value: Value) -> FxHashMap<u64, (usize, Amount)> {
     let mut ids = vec![None; profile.stacks.len()];
     let mut sums: FxHashMap<u64, (usize, Amount)> = FxHashMap::default();
-    for sample in samples {
+    for sample in samples.iter() {
         let id = match ids.get_mut(sample.stack) {
             Some(known) => *known.get_or_insert_with(|| profile.site_id(sample.stack)),
             None => continue,
         };
         let (_, sum) = sums.entry(id).or_insert((sample.stack, Amount::default()));
-        *sum = sum.plus(value.of(sample));
+        *sum = sum.plus(value.of(&sample));
     }
     sums
 }
@@ -170,16 +170,16 @@ mod tests {
 
     #[test]
     fn each_kind_of_change_is_told() {
-        let grown = compared(|profile| profile.samples[0].allocated.bytes += 100);
+        let grown = compared(|profile| profile.samples.edit(|samples| samples[0].allocated.bytes += 100));
         assert_eq!(
             grown.changes.iter().map(|change| (change.kind, change.bytes())).collect::<Vec<_>>(),
             [(Kind::Grown, 100)]
         );
         assert_eq!(grown.growth(), Some(100));
-        let shrunk = compared(|profile| profile.samples[0].allocated.bytes -= 10);
+        let shrunk = compared(|profile| profile.samples.edit(|samples| samples[0].allocated.bytes -= 10));
         assert_eq!((shrunk.changes[0].kind, shrunk.changes[0].bytes(), shrunk.growth()), (Kind::Shrunk, -10, None));
         let gone = compared(|profile| {
-            profile.samples.remove(0);
+            profile.samples.edit(|samples| samples.remove(0));
         });
         assert_eq!(gone.changes[0].kind, Kind::Gone);
         let renamed = compared(|profile| profile.functions[0].name = "other_node".to_owned());

@@ -1,6 +1,7 @@
 //! What stays the same in the next build: ids of sites, findings and leaks, made of function names.
 
 use super::leaks::LeakClass;
+use super::stacks::Locations;
 use super::{Finding, Function, Profile};
 
 /// The frame that stands for a function without any name.
@@ -51,13 +52,13 @@ impl Finding {
 
 impl Profile {
     /// The locations of a stack, innermost (the allocator's caller) first.
-    pub fn locations_of(&self, stack: usize) -> &[u32] {
-        self.stacks.get(stack).map_or(&[][..], |stack| &stack.locations)
+    pub fn locations_of(&self, stack: usize) -> Locations<'_> {
+        self.stacks.locations(stack)
     }
 
     /// The functions of a stack, innermost first.
     pub fn functions_of(&self, stack: usize) -> impl Iterator<Item = &Function> {
-        let locations = self.locations_of(stack).iter().filter_map(|index| self.locations.get(*index as usize));
+        let locations = self.locations_of(stack).filter_map(|index| self.locations.get(index as usize));
         locations.flat_map(|location| &location.lines).filter_map(|line| self.functions.get(line.function))
     }
 
@@ -69,10 +70,10 @@ impl Profile {
     /// A hash of the function names of a stack: 64-bit FNV-1a, each name followed by a zero
     /// byte; the name of a script's function also by that of its file, as many files have a function of the same name.
     pub fn site_id(&self, stack: usize) -> u64 {
-        if self.locations_of(stack).is_empty() {
+        if self.locations_of(stack).len() == 0 {
             return hash_name(FNV_OFFSET, super::build::UNKNOWN_STACK);
         }
-        let locations = self.locations_of(stack).iter().filter_map(|index| self.locations.get(*index as usize));
+        let locations = self.locations_of(stack).filter_map(|index| self.locations.get(index as usize));
         let lines =
             locations.flat_map(|location| location.lines.iter().map(|line| (location.is_script(), line.function)));
         lines.filter_map(|(is_script, function)| Some((is_script, self.functions.get(function)?))).fold(

@@ -35,7 +35,8 @@ impl Profile {
     /// What the program has mapped by itself; None if that was not recorded, or there was nothing.
     pub fn mapped(&self) -> Option<Mapped> {
         let own = || self.samples.iter().filter(|sample| self.is_mapped(sample));
-        let sum = |amount: fn(&Sample) -> Amount| own().map(amount).fold(Amount::default(), Amount::plus);
+        let sum =
+            |amount: fn(&Sample) -> Amount| own().map(|sample| amount(&sample)).fold(Amount::default(), Amount::plus);
         let (allocated, live) = (sum(|sample| sample.allocated), sum(|sample| sample.live));
         let at_peak = sum(|sample| sample.at_peak);
         (allocated.bytes > 0 || live.bytes > 0).then_some(Mapped { allocated, live, at_peak })

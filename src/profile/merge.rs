@@ -29,7 +29,8 @@ const NAMED: usize = 3;
 pub struct Merger {
     merged: Profile,
     pool: Pool,
-    samples: FxHashMap<SampleKey, usize>,
+    samples: Vec<Sample>,
+    places: FxHashMap<SampleKey, usize>,
     growths: BTreeMap<usize, Growth>,
     capacities: BTreeMap<usize, Capacity>,
     stranded: Vec<(usize, Stranded)>,
@@ -90,7 +91,8 @@ impl Merger {
         let mut merger = Self {
             merged: empty,
             pool: Pool::new(Place::First),
-            samples: FxHashMap::default(),
+            samples: Vec::new(),
+            places: FxHashMap::default(),
             growths: BTreeMap::new(),
             capacities: BTreeMap::new(),
             stranded: Vec::new(),
@@ -115,14 +117,14 @@ impl Merger {
                 thread: string(sample.thread),
                 alloc_fn: string(sample.alloc_fn),
                 program: Some(program),
-                ..*sample
+                ..sample
             };
             let key = (sample.stack, sample.thread, sample.alloc_fn, (sample.size, sample.interval), program);
-            match self.samples.get(&key).and_then(|at| self.merged.samples.get_mut(*at)) {
+            match self.places.get(&key).and_then(|at| self.samples.get_mut(*at)) {
                 Some(known) => known.add(&sample),
                 None => {
-                    self.samples.insert(key, self.merged.samples.len());
-                    self.merged.samples.push(sample);
+                    self.places.insert(key, self.samples.len());
+                    self.samples.push(sample);
                 }
             }
         }
@@ -191,6 +193,7 @@ impl Merger {
         self.merged.stranded = std::mem::take(&mut self.stranded);
         self.merged.timeline = sum_of(&self.timelines);
         self.merged.cost.wall_ns = self.merged.meta.duration_ns;
+        self.merged.samples = std::mem::take(&mut self.samples).into_iter().collect();
         self.pool.fill(&mut self.merged, None);
         order::normalize(&mut self.merged);
         self.merged

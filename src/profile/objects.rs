@@ -123,7 +123,7 @@ impl Profile {
         let mut of_lines: FxHashMap<(Place<'_>, bool), Option<String>> = FxHashMap::default();
         let mut found = Vec::new();
         for (number, stack) in self.stacks.iter().enumerate().filter(|(_, stack)| stack.object.is_none()) {
-            let lines = stack.locations.iter().filter_map(|at| self.locations.get(*at as usize)).flat_map(|location| {
+            let lines = stack.locations.filter_map(|at| self.locations.get(at as usize)).flat_map(|location| {
                 let module = location.module.and_then(|module| self.modules.get(module));
                 // a module may have debug information for a part of its code only
                 let is_covered = location.lines.last().is_some_and(|outer| outer.line > 0);
@@ -149,9 +149,7 @@ impl Profile {
             found.push((number, ObjectType { name, certainty }));
         }
         for (number, object) in found {
-            if let Some(stack) = self.stacks.get_mut(number) {
-                stack.object = Some(object);
-            }
+            self.stacks.set_object(number, object);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Tables that take those of many profiles, each entry once. Pure.
 
-use super::{AllocatorUse, Function, Line, Location, ModuleInfo, Profile, Stack};
+use super::{AllocatorUse, Function, Line, Location, ModuleInfo, Profile, Stack, Stacks};
 use crate::addr::Addr;
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
@@ -26,7 +26,7 @@ pub(super) struct Pool {
     functions: Vec<Function>,
     modules: Vec<ModuleInfo>,
     locations: Vec<Location>,
-    stacks: Vec<Stack>,
+    stacks: Stacks,
     allocators: Vec<AllocatorUse>,
     by_text: FxHashMap<String, usize>,
     by_function: FxHashMap<Function, usize>,
@@ -50,7 +50,7 @@ impl Pool {
             functions: Vec::new(),
             modules: Vec::new(),
             locations: Vec::new(),
-            stacks: Vec::new(),
+            stacks: Stacks::default(),
             allocators: Vec::new(),
             by_text: FxHashMap::default(),
             by_function: FxHashMap::default(),
@@ -72,7 +72,7 @@ impl Pool {
             + list(&self.functions)
             + list(&self.modules)
             + list(&self.locations)
-            + list(&self.stacks)
+            + self.stacks.size()
             + table(&self.by_text)
             + table(&self.by_function)
             + table(&self.by_place)
@@ -107,8 +107,8 @@ impl Pool {
         }
         let stacks = profile.stacks.iter().map(|stack| {
             let list =
-                stack.locations.iter().map(|at| locations.get(*at as usize).copied().unwrap_or_default()).collect();
-            Stack { locations: list, quality: stack.quality, leak: stack.leak, object: stack.object.clone() }
+                stack.locations.clone().map(|at| locations.get(at as usize).copied().unwrap_or_default()).collect();
+            Stack { locations: list, ..stack.into() }
         });
         let stacks = stacks.map(|stack| self.stack(stack)).collect();
         Numbers { strings, stacks }
@@ -155,17 +155,21 @@ impl Pool {
     }
 
     fn stack(&mut self, stack: Stack) -> usize {
-        if let Some(&known) = self.by_locations.get(&stack.locations) {
-            if let Some(other) = self.stacks.get_mut(known) {
-                other.quality = other.quality.max(stack.quality);
-                other.object = other.object.take().into_iter().chain(stack.object).min();
-                other.leak = other.leak.into_iter().chain(stack.leak).min();
+        if let Some(&known) = self.by_locations.get(stack.locations.as_slice()) {
+            self.stacks.trust_at_most(known, stack.quality);
+            let before = self.stacks.get(known).and_then(|known| known.object);
+            if let Some(object) = stack.object
+                && before.is_none_or(|before| object < *before)
+            {
+                self.stacks.set_object(known, object);
+            }
+            if let Some(leak) = stack.leak {
+                self.stacks.add_leak(known, leak);
             }
             return known;
         }
-        self.by_locations.insert(stack.locations.clone(), self.stacks.len());
-        self.stacks.push(stack);
-        self.stacks.len() - 1
+        self.by_locations.insert(stack.locations.as_slice().into(), self.stacks.len());
+        self.stacks.push(stack)
     }
 
     /// Hands the tables over to a profile, with `first` as the first module if it is there.

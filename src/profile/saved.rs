@@ -176,7 +176,7 @@ impl super::Profile {
     /// that allocated.
     pub(crate) fn add_sums(&mut self, deallocated: bool) {
         let totals = &mut self.totals;
-        for sample in &self.samples {
+        for sample in self.samples.iter() {
             let freed = if deallocated { sample.deallocated } else { sample.freed };
             for (objects, bytes, amount) in [
                 (&mut totals.allocations, &mut totals.bytes_allocated, sample.allocated),

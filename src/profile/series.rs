@@ -93,13 +93,13 @@ impl Series {
         let program = (!self.single).then(|| self.pool.intern(&profile.meta.process.program));
         let string = |index: usize| numbers.strings.get(index).copied().unwrap_or_default();
         let raw = self.scale && saved.writer == Writer::MemorySampler;
-        for sample in &profile.samples {
+        for sample in profile.samples.iter() {
             let mut sample = Sample {
                 stack: numbers.stacks.get(sample.stack).copied().unwrap_or_default(),
                 thread: string(sample.thread),
                 alloc_fn: string(sample.alloc_fn),
                 program: sample.program.map(string).or(program),
-                ..*sample
+                ..sample
             };
             if raw {
                 unsample(&mut sample, profile.meta.sample_interval);
@@ -245,12 +245,13 @@ impl Series {
         (profile.histograms.size, profile.histograms.lifetime) = (self.sizes, self.lifetimes);
         profile.warnings = self.warnings.into_iter().collect();
         self.pool.fill(&mut profile, module.as_ref());
-        profile.samples = self.samples.into_values().filter(has_amounts).collect();
-        for sample in &mut profile.samples {
-            let less = |a: u64, b: u64| if saved.holds.freed { a.saturating_sub(b) } else { 0 };
+        let less = |a: u64, b: u64| if saved.holds.freed { a.saturating_sub(b) } else { 0 };
+        let with_freed = |sample: Sample| {
             let (all, live) = (sample.allocated, sample.live);
-            sample.freed = Amount { objects: less(all.objects, live.objects), bytes: less(all.bytes, live.bytes) };
-        }
+            let freed = Amount { objects: less(all.objects, live.objects), bytes: less(all.bytes, live.bytes) };
+            Sample { freed, ..sample }
+        };
+        profile.samples = self.samples.into_values().filter(has_amounts).map(with_freed).collect();
         profile.add_sums(saved.holds.deallocated);
         order::normalize(&mut profile);
         profile.saved = Some(Box::new(saved));

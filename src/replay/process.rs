@@ -342,7 +342,7 @@ impl Replayed {
         };
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);
-            let weighted = |site| amount(site).times(site.key.weight());
+            let weighted = |site: SiteStats| amount(&site).times(site.key.weight());
             sites.map(weighted).fold(Amount::default(), Amount::plus)
         };
         let origin = Origin {
@@ -435,9 +435,7 @@ impl Replayed {
         if let Some(heaps) = heaps {
             recording.course.heaps = heaps.finish(recording.images.len(), |id| stacks.find(id));
         }
-        for id in recording.stack_ids() {
-            *id = stacks.find(*id);
-        }
+        recording.change_stacks(|id| *id = stacks.find(*id));
         Some(recording)
     }
 }

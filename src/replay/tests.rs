@@ -118,7 +118,7 @@ fn the_whole_trace_gives_the_models_snapshot() {
     let expected = told.model.snapshot();
     assert_eq!(recording.snapshot.sites, expected.sites);
     assert_eq!((recording.snapshot.totals, recording.snapshot.timeline), (expected.totals, expected.timeline));
-    let stack = recording.snapshot.sites[0].key.stack;
+    let stack = recording.snapshot.sites.row(0).key.stack;
     let frames = recording.stacks.frames(stack);
     assert_eq!(frames.iter().map(|frame| frame.addr.raw().0).collect::<Vec<_>>(), [0x1001, 0x1002]);
     assert_eq!(recording.table.name(FunctionId(7)), "f7");
@@ -208,7 +208,7 @@ fn a_window_has_what_was_allocated_in_it_and_all_that_was_freed_in_it() {
     assert_eq!((totals.allocations, totals.bytes_allocated), (2, 1200));
     assert_eq!((totals.frees, totals.bytes_freed), (2, 1000));
     let sum = |amount: fn(&SiteStats) -> Amount| {
-        recording.snapshot.sites.iter().map(amount).fold(Amount::default(), Amount::plus)
+        recording.snapshot.sites.iter().map(|site| amount(&site)).fold(Amount::default(), Amount::plus)
     };
     assert_eq!(sum(|site| site.allocated), Amount { objects: 2, bytes: 1200 });
     assert_eq!(sum(|site| site.live), Amount { objects: 1, bytes: 400 });

@@ -3,7 +3,7 @@
 use super::{NAMED, ReplayError};
 use crate::event::EventKind;
 use crate::figures::{Amount, Histograms, Totals};
-use crate::heapmodel::SiteStats;
+use crate::heapmodel::{SiteStats, SiteTable};
 use crate::session::Recording;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -92,9 +92,9 @@ impl Seen {
 }
 
 /// The sums over these sites: what their threads have allocated, and what they have freed, whoever had allocated it.
-fn totals(sites: &[SiteStats]) -> Totals {
+fn totals(sites: &SiteTable) -> Totals {
     let sum = |amount: fn(&SiteStats) -> Amount| {
-        let weighted = |site| amount(site).times(site.key.weight());
+        let weighted = |site: SiteStats| amount(&site).times(site.key.weight());
         sites.iter().map(weighted).fold(Amount::default(), Amount::plus)
     };
     let (allocated, freed) = (sum(|site| site.allocated), sum(|site| site.deallocated));

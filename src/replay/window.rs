@@ -34,10 +34,8 @@ impl Window {
     /// The window's part of what `whole` has come to.
     pub(super) fn snapshot(mut self, whole: &HeapModel) -> Snapshot {
         let mut snapshot = self.since.snapshot();
-        for site in &mut snapshot.sites {
-            site.deallocated = Amount::default();
-        }
-        for site in whole.snapshot().sites {
+        snapshot.sites.change(|site| site.deallocated = Amount::default());
+        for site in whole.snapshot().sites.into_rows() {
             let before = self.deallocated_before.remove(&site.key).unwrap_or_default();
             let deallocated = Amount {
                 objects: site.deallocated.objects.saturating_sub(before.objects),
@@ -47,7 +45,7 @@ impl Window {
                 continue;
             }
             let none = Amount::default();
-            snapshot.sites.push(SiteStats {
+            snapshot.sites.push(&SiteStats {
                 inherited: false,
                 allocated: none,
                 freed: none,

@@ -5,6 +5,7 @@
 use super::modulerecord::ModuleRecord;
 use super::recording::Recording;
 use crate::addr::{FrameAddr, ModuleId, StackId};
+use crate::heapmodel::SiteTable;
 use crate::unwinder::{Frame, StackTable};
 use flate2::Compression;
 use flate2::read::ZlibDecoder;
@@ -54,11 +55,11 @@ impl Archive {
     pub fn add(&mut self, mut recording: Recording) -> ArchivedRecording {
         let shifts = self.shifts_into(&recording.modules);
         let stacks = std::mem::take(&mut recording.stacks);
-        renumber(recording.stack_ids(), &stacks, &mut self.stacks, &shifts);
+        renumber(&mut recording, &stacks, &mut self.stacks, &shifts);
         // What can't be packed lies there as it is.
         let packed = pack(&(&recording.snapshot.sites, &recording.snapshot.timeline)).ok();
         if packed.is_some() {
-            (recording.snapshot.sites, recording.snapshot.timeline) = (Vec::new(), Vec::new());
+            (recording.snapshot.sites, recording.snapshot.timeline) = (SiteTable::default(), Vec::new());
         }
         ArchivedRecording { rest: recording, packed }
     }
@@ -75,7 +76,7 @@ impl Archive {
         }
         let shifts = self.shifts_out_of(&recording.modules);
         let mut stacks = StackTable::new();
-        renumber(recording.stack_ids(), &self.stacks, &mut stacks, &shifts);
+        renumber(&mut recording, &self.stacks, &mut stacks, &shifts);
         recording.stacks = stacks;
         recording
     }
@@ -130,13 +131,20 @@ fn keyed(modules: &[ModuleRecord]) -> impl Iterator<Item = (ModuleKey, &ModuleRe
 type Shifts = FxHashMap<ModuleId, (ModuleId, u64)>;
 
 /// Copies stacks from one table to another, with other modules at other addresses, and changes their ids accordingly.
-fn renumber<'a>(
-    stacks: impl Iterator<Item = &'a mut StackId>,
+fn renumber(recording: &mut Recording, from: &StackTable, to: &mut StackTable, shifts: &Shifts) {
+    let mut stacks = Vec::new();
+    recording.change_stacks(|stack| stacks.push(*stack));
+    let ids = copied(stacks, from, to, shifts);
+    recording.change_stacks(|stack| *stack = ids.get(stack).copied().unwrap_or(StackId::EMPTY));
+}
+
+/// Copies those stacks only; gives each one's new id.
+fn copied(
+    stacks: Vec<StackId>,
     from: &StackTable,
     to: &mut StackTable,
     shifts: &Shifts,
-) {
-    let mut stacks: Vec<&mut StackId> = stacks.collect();
+) -> FxHashMap<StackId, StackId> {
     let moved = |Frame { addr, module }| match shifts.get(&module) {
         Some(&(module, by)) => {
             let addr = match addr {
@@ -148,10 +156,7 @@ fn renumber<'a>(
         // Code of its own: it lies where it did.
         None => Frame { addr, module: ModuleId::NONE },
     };
-    let ids = from.copy_into(to, stacks.iter().map(|stack| **stack), moved);
-    for stack in &mut stacks {
-        **stack = ids.get(*stack).copied().unwrap_or(StackId::EMPTY);
-    }
+    from.copy_into(to, stacks, moved)
 }
 
 #[cfg(test)]
@@ -210,7 +215,8 @@ mod tests {
             ids.push(StackId::EMPTY);
             let before: Vec<_> = ids.iter().map(|&id| (table.frames(id), table.quality(id))).collect();
             let shifts = archive.shifts_into(modules);
-            renumber(ids.iter_mut(), &table, &mut archive.stacks, &shifts);
+            let new = copied(ids.clone(), &table, &mut archive.stacks, &shifts);
+            ids.iter_mut().for_each(|id| *id = new[id]);
             sizes.push(archive.stacks.node_count());
             lying.push((ids, before));
         }
@@ -218,7 +224,8 @@ mod tests {
         assert_eq!(lying[0].0, lying[1].0);
         for (modules, (mut ids, before)) in [&one, &other].into_iter().zip(lying) {
             let mut own = StackTable::new();
-            renumber(ids.iter_mut(), &archive.stacks, &mut own, &archive.shifts_out_of(modules));
+            let new = copied(ids.clone(), &archive.stacks, &mut own, &archive.shifts_out_of(modules));
+            ids.iter_mut().for_each(|id| *id = new[id]);
             let after: Vec<_> = ids.iter().map(|&id| (own.frames(id), own.quality(id))).collect();
             assert_eq!(after, before);
             assert_eq!((after[3].1, after[4].1), (Quality::Guessed, Quality::Truncated));

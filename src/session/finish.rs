@@ -259,7 +259,7 @@ impl Recording {
     pub(super) fn with_figures(mut self, snapshot: Snapshot, follows: bool) -> Self {
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);
-            let weighted = |site| amount(site).times(site.key.weight());
+            let weighted = |site: SiteStats| amount(&site).times(site.key.weight());
             sites.map(weighted).fold(Amount::default(), Amount::plus)
         };
         self.origin.inherited = inherited(|site| site.live);

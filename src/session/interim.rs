@@ -2,7 +2,7 @@
 
 use super::recording::Recording;
 use crate::event::{Generation, MarkName};
-use crate::heapmodel::{HeapView, SiteStats, Snapshot};
+use crate::heapmodel::{HeapView, SiteTable, Snapshot};
 use crate::profile::{Cost, ProcessInfo};
 use crate::unwinder::StackTable;
 
@@ -113,7 +113,7 @@ impl Interim {
     }
 
     /// What was found out by then, with these sites in place of all figures: to have their stacks named.
-    pub fn into_recording_of(self, sites: Vec<SiteStats>) -> Recording {
+    pub fn into_recording_of(self, sites: SiteTable) -> Recording {
         self.with(Snapshot { sites, ..Snapshot::default() }, None)
     }
 

@@ -102,9 +102,10 @@ impl Recording {
         totals.allocations + totals.frees + totals.preexisting_frees + totals.failed == 0
     }
 
-    /// The stacks that something refers to.
-    pub fn stack_ids(&mut self) -> impl Iterator<Item = &mut StackId> {
-        let Snapshot { sites, errors, growths, capacities, stranded, .. } = &mut self.snapshot;
+    /// Visits each stack that something refers to, some more than once, and puts in its place what it is changed to.
+    pub fn change_stacks(&mut self, mut change: impl FnMut(&mut StackId)) {
+        self.snapshot.sites.change(|site| change(&mut site.key.stack));
+        let Snapshot { errors, growths, capacities, stranded, .. } = &mut self.snapshot;
         let scanned = match &mut self.leaks {
             LeakScan::Done(scan) => Some(&mut scan.sites),
             LeakScan::NotWanted | LeakScan::Missed(_) => None,
@@ -117,14 +118,7 @@ impl Recording {
         let of_capacities = capacities.iter_mut().map(|(stack, _)| stack);
         let of_stranded = stranded.iter_mut().map(|(stack, _)| stack);
         let of_blocks = self.course.births.iter_mut().flat_map(|births| &mut births.blocks).map(|born| &mut born.stack);
-        sites
-            .iter_mut()
-            .map(|site| &mut site.key.stack)
-            .chain(of_errors)
-            .chain(of_scan)
-            .chain(of_blocks)
-            .chain(of_growths)
-            .chain(of_capacities)
-            .chain(of_stranded)
+        let of_tables = of_growths.chain(of_capacities).chain(of_stranded);
+        of_errors.chain(of_scan).chain(of_blocks).chain(of_tables).for_each(change);
     }
 }

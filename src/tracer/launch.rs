@@ -5,9 +5,9 @@
 //! the exec that waits for us.
 
 use super::affinity::CpuSet;
-use super::control::SignalMask;
+use super::control::{self, SignalMask};
 use super::injection::{self, Call};
-use super::{Result, TracerError, ids, orphans, ptrace};
+use super::{Result, TracerError, ids, orphans, procfs, ptrace};
 use crate::elf::Elf;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -17,6 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// SIGPIPE's disposition as heaptrace inherited it: Rust's runtime sets it to "ignore" before `main`, and the launched
 /// program must not notice.
@@ -226,6 +227,27 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     }
 }
 
+/// For so long another tracer may keep a new child before it lets it go.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Seizes a new child. Whoever traces heaptrace may have it first: a debugger or another heaptrace, whose option to stop at
+/// forks attaches to the child, and which lets it go as soon as it has seen that stop.
+fn seize_new(pid: i32, exit_kill: bool) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match ptrace::seize(pid, exit_kill) {
+            Err(TracerError::Task { source, .. })
+                if source.raw_os_error() == Some(libc::EPERM)
+                    && procfs::tracer_of(control::thread_id()).is_some_and(|tracer| tracer != 0)
+                    && began.elapsed() < PATIENCE =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Starts `program`, seized by the calling thread before its exec. `mask`: the signal mask it gets; `cpus`: where it may
 /// run, if not everywhere; `exit_kill`: see [`ptrace::seize`].
 pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_kill: bool) -> Result<Launched> {
@@ -254,7 +276,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = INHERITED_SIGPIPE.load(Ordering::Relaxed);
             libc::sigaction(libc::SIGPIPE, &raw const action, std::ptr::null_mut());
-            super::control::restore_file_size_signal();
+            control::restore_file_size_signal();
             super::limits::restore();
             super::faults::restore_inherited();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut());
@@ -276,7 +298,7 @@ pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_
     orphans::note_own(pid);
     drop(gate_read);
     drop(error_write);
-    if let Err(error) = ptrace::seize(pid, exit_kill) {
+    if let Err(error) = seize_new(pid, exit_kill) {
         // The closed gate ends the child.
         drop(gate_write);
         ptrace::kill_child(pid);

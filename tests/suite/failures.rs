@@ -87,6 +87,20 @@ fn damaged_program() {
     assert!(ended.stderr.contains("signal 11 (SIGSEGV)"), "{}", ended.stderr);
 }
 
+/// A heaptrace attaches to each new process of its own, and lets it go at once where it was not asked to follow it: the
+/// heaptrace within waits for that.
+#[test]
+fn traced_by_a_heaptrace_that_lets_new_processes_go() {
+    for _ in 0..5 {
+        let program = Program::new(env!("CARGO_BIN_EXE_heaptrace"));
+        let file = program.outside("outer.pb.gz");
+        let outer = ["run", "--no-symbolize", "-o", file.to_str().unwrap(), "--", env!("CARGO_BIN_EXE_heaptrace")];
+        let ended = program.start_heaptrace(outer.into_iter().chain(["run", "/bin/true"])).wait();
+        assert!(ended.status.success(), "{}: {}", ended.status, ended.stderr);
+        assert_eq!(ended.stderr.matches("exit status 0").count(), 2, "{}", ended.stderr);
+    }
+}
+
 /// A tracer that follows forks has our child before us: it is named.
 #[test]
 fn traced_by_another_tracer_with_its_children() {

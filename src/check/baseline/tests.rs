@@ -82,7 +82,7 @@ fn sites_of_one_id_are_counted_together() {
     use BaselineStatus::{Grown, Known};
     let twice = |bytes| {
         let mut profile = leaking();
-        let mut stack = profile.stacks[0].clone();
+        let mut stack = profile.stacks.row(0);
         stack.locations[1] = 8; // main again, another line
         profile.stacks.push(stack);
         let leaks = profile.leaks.as_mut().expect("leaks");

@@ -57,7 +57,7 @@ fn stack(profile: &Profile, site: &LeakSite, table: &AllocatorTable) -> Option<(
     let mut lines =
         vec![symbol.strip_prefix("_Znw").map_or_else(|| format!("fun:{symbol}"), |rest| format!("fun:_Zn?{rest}"))];
     let locations: Vec<&Location> =
-        profile.locations_of(site.stack).iter().filter_map(|index| profile.locations.get(*index as usize)).collect();
+        profile.locations_of(site.stack).filter_map(|index| profile.locations.get(index as usize)).collect();
     let mut called = Vec::new();
     for location in &locations {
         let outer = location.lines.last().and_then(|line| profile.functions.get(line.function))?;

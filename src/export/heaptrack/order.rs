@@ -48,8 +48,8 @@ pub(super) struct Order {
 
 impl Order {
     /// Orders the blocks of `samples`.
-    pub fn of(samples: &[Sample]) -> Self {
-        let mut groups: Vec<Group> = samples.iter().filter_map(Group::of).collect();
+    pub fn of(samples: impl Iterator<Item = Sample>) -> Self {
+        let mut groups: Vec<Group> = samples.filter_map(|sample| Group::of(&sample)).collect();
         let all = |group: &Group| [group.throughout, group.peak_only, group.live_only, group.rest];
         let blocks: u128 = groups.iter().flat_map(all).map(|blocks| u128::from(blocks.objects)).sum();
         let mut joined = 1;
@@ -161,7 +161,7 @@ mod tests {
             freed: none,
             deallocated: none,
             temporary,
-            ..sample_profile().samples[0]
+            ..sample_profile().samples.row(0)
         }
     }
 

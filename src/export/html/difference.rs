@@ -136,8 +136,8 @@ fn joined(before: &View<'_>, after: &View<'_>, value: Value) -> Profile {
     let side = |view: &View<'_>, is_after: bool| {
         let profile = view.profile;
         let none = Amount::default();
-        let sample = |sample: &Sample| {
-            let amount = value.of(sample);
+        let sample = |sample: Sample| {
+            let amount = value.of(&sample);
             Sample {
                 inherited: false,
                 interval: 0,
@@ -149,7 +149,7 @@ fn joined(before: &View<'_>, after: &View<'_>, value: Value) -> Profile {
                 temporary: 0,
                 lifetime_ns: 0,
                 freed_elsewhere: 0,
-                ..*sample
+                ..sample
             }
         };
         let samples = view.samples.iter().map(sample).collect();

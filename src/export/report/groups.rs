@@ -155,9 +155,9 @@ fn samples(view: &View<'_>, value: Value, name: impl Fn(&Sample) -> String) -> (
     let mut groups: FxHashMap<String, Group> = FxHashMap::default();
     let mut whole = 0u64;
     for sample in view.samples.iter() {
-        let amount = value.of(sample);
+        let amount = value.of(&sample);
         whole = whole.saturating_add(amount.bytes);
-        let group = groups.entry(name(sample)).or_default();
+        let group = groups.entry(name(&sample)).or_default();
         group.own_bytes = group.own_bytes.saturating_add(amount.bytes);
         group.own_blocks = group.own_blocks.saturating_add(amount.objects);
     }

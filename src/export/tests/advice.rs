@@ -9,12 +9,15 @@ use serde_json::Value as Json;
 pub(crate) fn wasteful() -> Profile {
     let mut profile = sample_profile();
     profile.totals = Totals { allocations: 20_000, frees: 10_000, peak_bytes: 100 << 20, ..profile.totals };
-    let [first, second, third] = &mut profile.samples[..3] else { panic!() };
-    let temporaries = amount(6000, 384_000);
-    (first.allocated, first.freed, first.temporary) = (temporaries, temporaries, 6000);
-    first.lifetime_ns = 6000 * 1500;
-    (second.size, second.at_peak) = (41, amount(100_000, 4_100_000));
-    (third.freed, third.freed_elsewhere) = (amount(4000, 400_000), 4000);
+    let third = profile.samples.edit(|samples| {
+        let [first, second, third] = &mut samples[..3] else { panic!() };
+        let temporaries = amount(6000, 384_000);
+        (first.allocated, first.freed, first.temporary) = (temporaries, temporaries, 6000);
+        first.lifetime_ns = 6000 * 1500;
+        (second.size, second.at_peak) = (41, amount(100_000, 4_100_000));
+        (third.freed, third.freed_elsewhere) = (amount(4000, 400_000), 4000);
+        *third
+    });
     let growth =
         Growth { buffers: 2, growths: 24, copies: 20, copied_bytes: 1 << 20, largest_bytes: 1 << 18, outgrown: 0 };
     profile.modules[2].path = PathBuf::from("/usr/lib/libc.so.6");

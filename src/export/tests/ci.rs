@@ -219,7 +219,7 @@ fn github_annotations_of_a_check() {
 #[test]
 fn sites_of_one_id_are_one_problem() {
     let mut profile = check_profile();
-    let mut stack = profile.stacks[0].clone();
+    let mut stack = profile.stacks.row(0);
     stack.locations[1] = 8;
     profile.stacks.push(stack);
     let leaks = profile.leaks.as_mut().expect("leaks");

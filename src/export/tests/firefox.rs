@@ -148,11 +148,8 @@ fn ids_of_modules_are_those_of_the_crate() {
 #[test]
 fn what_is_freed_is_told_once() {
     let mut profile = sample_profile();
-    profile
-        .samples
-        .iter_mut()
-        .for_each(|sample| (sample.freed, sample.deallocated) = (amount(0, 0), sample.deallocated));
-    let sum = |profile: &Profile, of: fn(&Sample) -> u64| profile.samples.iter().map(of).sum::<u64>();
+    profile.samples.change(|sample| (sample.freed, sample.deallocated) = (amount(0, 0), sample.deallocated));
+    let sum = |profile: &Profile, of: fn(&Sample) -> u64| profile.samples.iter().map(|sample| of(&sample)).sum::<u64>();
     let read = ours(&profile);
     let table = &read["threads"][0]["nativeAllocations"];
     let column = |name: &str| table[name].as_array().expect("a column").clone();

@@ -51,7 +51,7 @@ pub(super) fn heaptrack(profile: &Profile) -> String {
 /// 100,000 stacks of different depths, and a location of an inlined call in each.
 pub(super) fn many_stacks() -> Profile {
     let mut profile = sample_profile();
-    let sample = profile.samples[0];
+    let sample = profile.samples.row(0);
     profile.stacks = (0..100_000)
         .map(|i: usize| Stack {
             locations: (0..17).map(|bit| if i >> bit & 1 == 1 { 0 } else { 1 }).chain([5]).collect(),
@@ -71,8 +71,8 @@ fn each_frame_has_a_mapping_in_pftrace() {
     for location in &mut profile.locations {
         location.module = None;
     }
-    let unknown = Stack { locations: Box::default(), ..profile.stacks[0].clone() };
-    profile.stacks[1] = unknown;
+    let unknown = Stack { locations: Vec::new(), ..profile.stacks.row(0) };
+    profile.stacks.replace(1, unknown);
     for profile in [profile, sample_profile()] {
         let (mut mappings, mut frames) = (std::collections::BTreeSet::new(), 0);
         for packet in pftrace(&profile).packet {
@@ -106,7 +106,7 @@ fn a_large_dump_is_told_in_parts() {
 #[test]
 fn blocks_from_before_are_live_in_pftrace() {
     let mut profile = sample_profile();
-    (profile.samples[0].allocated, profile.samples[0].freed) = (amount(1, 24), amount(0, 0));
+    profile.samples.edit(|samples| (samples[0].allocated, samples[0].freed) = (amount(1, 24), amount(0, 0)));
     let dumps = pftrace(&profile).packet.into_iter().filter_map(|packet| packet.profile_packet);
     let end =
         dumps.flat_map(|packet| packet.process_dumps).find(|dump| dump.heap_name == "libc.malloc").expect("a dump");
@@ -117,10 +117,12 @@ fn blocks_from_before_are_live_in_pftrace() {
 #[test]
 fn heaptrack_of_the_sample_profile() {
     let mut profile = sample_profile();
-    profile.samples[2].allocated = amount(3, 193);
-    profile.samples[2].freed = amount(3, 193);
-    profile.samples[2].at_peak = amount(2, 128);
-    profile.samples[2].temporary = 1;
+    profile.samples.edit(|samples| {
+        samples[2].allocated = amount(3, 193);
+        samples[2].freed = amount(3, 193);
+        samples[2].at_peak = amount(2, 128);
+        samples[2].temporary = 1;
+    });
     insta::assert_snapshot!(heaptrack(&profile));
 }
 
@@ -134,9 +136,11 @@ fn heaptrack_takes_many_stacks() {
 #[test]
 fn more_blocks_than_can_be_told_singly_keep_their_bytes() {
     let mut profile = sample_profile();
-    profile.samples.truncate(1);
-    profile.samples[0].allocated = amount(1 << 40, 1 << 50);
-    profile.samples[0].freed = amount((1 << 40) - 4, (1 << 50) - 4096);
+    profile.samples.edit(|samples| {
+        samples.truncate(1);
+        samples[0].allocated = amount(1 << 40, 1 << 50);
+        samples[0].freed = amount((1 << 40) - 4, (1 << 50) - 4096);
+    });
     let text = heaptrack(&profile);
     let events = text.lines().filter(|line| line.starts_with("+ ")).count();
     assert!((1 << 20..=(1 << 20) + 4).contains(&events), "{events}");

@@ -223,7 +223,7 @@ const SHOWN: [&str; 31] = [
 fn who_asked_for_memory_is_shown_and_not_the_way_to_it() {
     let files = Files::new("drop");
     let mut profile = sample_profile();
-    let sample = profile.samples[0];
+    let sample = profile.samples.row(0);
     let function =
         |name: &str| Function { name: name.to_owned(), system_name: String::new(), file: None, start_line: 0 };
     let location = |address: u64, lines: &[usize]| Location {
@@ -234,7 +234,7 @@ fn who_asked_for_memory_is_shown_and_not_the_way_to_it() {
     };
     profile.functions = vec![function("main"), function("deep")];
     profile.locations = vec![location(0, &[0]), location(1, &[1])];
-    (profile.stacks, profile.samples) = (Vec::new(), Vec::new());
+    (profile.stacks, profile.samples) = Default::default();
     for name in HIDDEN.iter().chain(&SHOWN) {
         let (this, caller) = (profile.functions.len(), profile.functions.len() + 1);
         profile.functions.extend([function(name), function(&format!("caller of {this}"))]);
@@ -247,7 +247,7 @@ fn who_asked_for_memory_is_shown_and_not_the_way_to_it() {
             location(address + 2, &[1, this, caller]),
         ]);
         for locations in [vec![1, first, first + 1, 0], vec![1, first + 2, 0]] {
-            profile.samples.push(Sample { stack: profile.stacks.len(), at_peak: amount(1, 100), ..sample });
+            profile.samples.push(&Sample { stack: profile.stacks.len(), at_peak: amount(1, 100), ..sample });
             profile.stacks.push(Stack::new(&locations, Quality::Complete));
         }
     }
@@ -255,7 +255,7 @@ fn who_asked_for_memory_is_shown_and_not_the_way_to_it() {
     let alone = profile.functions.iter().position(|function| function.name == "xmalloc").expect("a name");
     profile.locations.push(location(9_999, &[alone]));
     profile.stacks.push(Stack::new(&[profile.locations.len() - 1], Quality::Complete));
-    profile.samples.push(Sample { stack: profile.stacks.len() - 1, at_peak: amount(1, 7), ..sample });
+    profile.samples.push(&Sample { stack: profile.stacks.len() - 1, at_peak: amount(1, 7), ..sample });
     let path = files.add("a.pb.gz", &profile);
     let options = ["-top", "-sample_index=peak_space", "-unit=B", "-nodefraction=0", "-nodecount=1000000"];
     let top = files.pprof(&[&options[..], &[&path]].concat());
@@ -309,9 +309,11 @@ fn list_charges_lines_of_source() {
 fn profiles_can_be_subtracted_across_modes() {
     let files = Files::new("diff");
     let mut more = sample_profile();
-    more.samples[0].live = amount(5, 5_120);
-    more.samples[0].allocated = amount(11, 11_264);
-    more.samples[0].at_peak = amount(9, 9_216);
+    more.samples.edit(|samples| {
+        samples[0].live = amount(5, 5_120);
+        samples[0].allocated = amount(11, 11_264);
+        samples[0].at_peak = amount(9, 9_216);
+    });
     let before = files.add("before.pb.gz", &attach_profile());
     let after = files.add("after.pb.gz", &more);
     let base = format!("-diff_base={before}");

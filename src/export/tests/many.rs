@@ -1,6 +1,7 @@
 //! Formats on a profile of 262,144 stacks, each of them the call path of one block.
 
 use super::*;
+use crate::profile::Stacks;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ fn many_stacks() -> Profile {
     for path in 0..1 << LEVELS {
         let turn = |level: usize| level + if path >> level & 1 == 0 { 0 } else { DEPTH };
         let locations: Vec<usize> = (0..LEVELS).map(turn).chain(LEVELS..DEPTH).collect();
-        profile.samples.push(Sample { stack: path, ..block });
+        profile.samples.push(&Sample { stack: path, ..block });
         profile.stacks.push(Stack::new(&locations, Quality::Complete));
     }
     profile
@@ -71,13 +72,14 @@ fn json_of_many_stacks_has_each_frame_once() {
     let (pprof, pprof_time) = written(Format::PprofGz, &profile);
     println!("json: {json} bytes in {json_time:?}; pb.gz: {pprof} bytes in {pprof_time:?}");
     // what whole frames in each stack would take, as in version 1; all frames are of about one size
-    let alone = |locations: Box<[u32]>| {
+    let alone = |locations: &[u32]| {
         let mut one = profile.clone();
-        one.stacks = vec![Stack { locations, ..Stack::new(&[], Quality::Complete) }];
-        one.samples.truncate(1);
+        one.stacks = Stacks::default();
+        one.stacks.add(locations, Quality::Complete);
+        one.samples.edit(|samples| samples.truncate(1));
         written(Format::Json, &one).0
     };
-    let frames = alone(profile.stacks[0].locations.clone()) - alone(Box::default());
+    let frames = alone(&profile.stacks.row(0).locations) - alone(&[]);
     let whole = frames * profile.stacks.len() as u64;
     println!("with whole frames: {whole} bytes and the same rest, {} times as much", whole / json);
     assert!(json * 20 < whole, "{json} bytes, {whole} with whole frames");

@@ -34,7 +34,7 @@ fn a_site_is_told_by_its_function_names_alone() {
 #[test]
 fn stacks_with_equal_names_are_one_site() {
     let mut profile = sample_profile();
-    profile.stacks[3] = Stack::new(&[0, 8], Quality::Guessed);
+    profile.stacks.replace(3, Stack::new(&[0, 8], Quality::Guessed));
     let view = View::new(&profile);
     let sites = view.sites();
     let merged = sites.iter().find(|site| site.stack == 0).expect("the first of the two names the site");
@@ -50,12 +50,12 @@ fn a_stack_and_a_part_of_it_are_two_sites() {
     let sites = View::new(&profile).sites().len();
     profile.functions.iter_mut().enumerate().for_each(|(number, function)| function.name = format!("f{number}"));
     for stack in 0..profile.stacks.len() {
-        let outer = profile.stacks[stack].locations.get(1..).unwrap_or_default().into();
+        let outer = profile.stacks.locations(stack).skip(1).collect();
         profile.stacks.push(Stack { locations: outer, quality: Quality::Complete, leak: None, object: None });
     }
     let own = profile.samples.clone();
     let count = profile.stacks.len() / 2;
-    profile.samples.extend(own.into_iter().map(|sample| Sample { stack: sample.stack + count, ..sample }));
+    profile.samples.extend(own.into_rows().map(|sample| Sample { stack: sample.stack + count, ..sample }));
     let count = profile.functions.len();
     for first in 0..count {
         let mut turned = profile.clone();
@@ -72,7 +72,7 @@ fn a_stack_and_a_part_of_it_are_two_sites() {
 
 fn sampled(profile: &mut Profile, interval: u64) {
     profile.meta.sample_interval = interval;
-    profile.samples.iter_mut().for_each(|sample| sample.interval = interval);
+    profile.samples.change(|sample| sample.interval = interval);
 }
 
 #[test]
@@ -80,18 +80,18 @@ fn sampled_blocks_count_as_often_as_they_stand_for() {
     let mut profile = sample_profile();
     sampled(&mut profile, 1024);
     let view = View::new(&profile);
-    assert_eq!(view.samples[0].allocated, amount(16, 16_199));
-    assert_eq!(view.samples[1].allocated, amount(4, 1_048_576), "large blocks are always caught");
+    assert_eq!(view.samples.row(0).allocated, amount(16, 16_199));
+    assert_eq!(view.samples.row(1).allocated, amount(4, 1_048_576), "large blocks are always caught");
     // each with its own interval
-    profile.samples[0].interval = 4096;
+    profile.samples.edit(|samples| samples[0].interval = 4096);
     let view = View::new(&profile);
-    assert_eq!(view.samples[0].allocated, amount(45, 46_293), "10 / (1 - e^-0.25)");
+    assert_eq!(view.samples.row(0).allocated, amount(45, 46_293), "10 / (1 - e^-0.25)");
 }
 
 #[test]
 fn the_standard_error_is_that_of_the_binomial_estimate() {
     let mut profile = sample_profile();
-    profile.samples.truncate(1);
+    profile.samples.edit(|samples| samples.truncate(1));
     sampled(&mut profile, 1024);
     let report: serde_json::Value = serde_json::from_slice(&exported(Format::Json, &profile)).expect("JSON");
     // sqrt(10 · 1024² · (1−p)/p²) with p = 1 − 1/e
@@ -135,9 +135,11 @@ fn mappings_have_a_share_of_their_own() {
     profile.meta.process.resident = Some(Resident { peak_bytes: RESIDENT, all_blocks_known: true });
     let (mmap, peak) = (profile.strings.len(), profile.totals.peak_bytes);
     profile.strings.push("mmap".to_owned());
-    let largest = profile.samples.iter_mut().max_by_key(|sample| sample.at_peak.bytes).expect("a sample");
-    largest.alloc_fn = mmap;
-    let (objects, bytes) = (largest.at_peak.objects, largest.at_peak.bytes);
+    let Amount { objects, bytes } = profile.samples.edit(|samples| {
+        let largest = samples.iter_mut().max_by_key(|sample| sample.at_peak.bytes).expect("a sample");
+        largest.alloc_fn = mmap;
+        largest.at_peak
+    });
     assert!((1..peak).contains(&bytes), "{bytes} of {peak}");
     let text = exported_text(Format::Txt, &profile).split_whitespace().collect::<Vec<_>>().join(" ");
     let percent = |bytes: u64| format!("{:.1} %", bytes as f64 / RESIDENT as f64 * 100.0);

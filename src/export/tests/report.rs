@@ -33,7 +33,7 @@ fn equal_frames_of_different_locations_are_written_once() {
     let mut profile = sample_profile();
     let moved = profile.locations.len();
     profile.locations.push(Location { address: Addr(0x7777_0000_1100), ..profile.locations[0].clone() });
-    profile.stacks[2].locations = Stack::new(&[moved, 5], Quality::Complete).locations;
+    profile.stacks.edit(|stacks| stacks[2].locations = vec![moved as u32, 5]);
     let report = report(&profile);
     let stack = |at: usize| {
         let site = report["sites"].as_array().expect("sites").iter().find(|site| site["allocated"]["objects"] == at);

@@ -146,11 +146,10 @@ fn a_truncated_stack_is_marked_once() {
     let lines = vec![Line { function, line: 0, inlined: false }];
     profile.locations.push(Location { module: None, address: Addr(0), offset: 0, lines });
     let location = profile.locations.len() - 1;
-    for stack in
-        profile.stacks.iter_mut().filter(|stack| stack.quality == Quality::Truncated && !stack.locations.is_empty())
-    {
-        stack.locations = [&*stack.locations, &[location as u32]].concat().into();
-    }
+    profile.stacks.edit(|stacks| {
+        let cut = stacks.iter_mut().filter(|stack| stack.quality == Quality::Truncated && !stack.locations.is_empty());
+        cut.for_each(|stack| stack.locations.push(location as u32));
+    });
     assert!(stacks > 0 && count(&profile, "outer frames are missing") == stacks);
     assert_eq!(count(&profile, TRUNCATED_STACK), 0);
     assert_eq!(count(&profile, "--max-depth"), 0);
@@ -215,12 +214,13 @@ fn rows_that_look_alike_are_told_apart() {
     let allocator = function("std::allocator<char>::allocate", None);
     let [map, string] = ["std::map<int, int>::emplace", "std::string::assign"].map(|name| function(name, None));
     let wrapper = function("pool_take", Some("/src/pool.cc"));
-    profile.samples.truncate(2);
-    let template = profile.samples[0];
+    profile.samples.edit(|samples| samples.truncate(2));
+    let template = profile.samples.row(0);
     let mut rows = |stacks: [Vec<usize>; 2]| {
         for (index, locations) in stacks.into_iter().enumerate() {
-            profile.stacks[index] = Stack::new(&locations, Quality::Complete);
-            profile.samples[index] = Sample { stack: index, live: amount(1, 64), at_peak: amount(1, 64), ..template };
+            profile.stacks.replace(index, Stack::new(&locations, Quality::Complete));
+            let sample = Sample { stack: index, live: amount(1, 64), at_peak: amount(1, 64), ..template };
+            profile.samples.edit(|samples| samples[index] = sample);
         }
         plain(&profile, 100)
     };
@@ -246,18 +246,19 @@ fn a_row_has_the_lines_of_all_its_stacks() {
         start_line: 1,
     });
     let function = profile.functions.len() - 1;
-    profile.samples.truncate(4);
-    let template = profile.samples[0];
+    profile.samples.edit(|samples| samples.truncate(4));
+    let template = profile.samples.row(0);
     for (index, line) in [12, 9, 9, 30].into_iter().enumerate() {
         let lines = vec![Line { function, line, inlined: false }];
         profile.locations.push(Location { module: Some(0), address: Addr(1), offset: 1, lines });
         let locations = vec![profile.locations.len() - 1];
-        profile.stacks[index] = Stack::new(&locations, Quality::Complete);
-        profile.samples[index] = Sample { stack: index, live: amount(1, 64), at_peak: amount(1, 64), ..template };
+        profile.stacks.replace(index, Stack::new(&locations, Quality::Complete));
+        let sample = Sample { stack: index, live: amount(1, 64), at_peak: amount(1, 64), ..template };
+        profile.samples.edit(|samples| samples[index] = sample);
     }
     let text = plain(&profile, 100);
     assert!(text.contains("build  /src/build.cc:9, 12, 30\n"), "{text}");
-    profile.samples.truncate(1);
+    profile.samples.edit(|samples| samples.truncate(1));
     let text = plain(&profile, 100);
     assert!(text.contains("build  /src/build.cc:12\n"), "lines without a sample are not told: {text}");
 }
@@ -308,7 +309,7 @@ fn the_largest_of_many_sites_are_those_of_a_sorted_list() {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let bytes = state >> 56;
         let allocated = amount(u64::from(bytes > 0), bytes);
-        profile.samples.push(Sample { stack, allocated, freed: allocated, ..samples().swap_remove(0) });
+        profile.samples.push(&Sample { stack, allocated, freed: allocated, ..samples().swap_remove(0) });
         profile.locations.push(Location {
             module: None,
             address: Addr(stack as u64),

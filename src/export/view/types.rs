@@ -67,7 +67,7 @@ impl<'a> View<'a> {
             let of = self.object_type(sample.stack);
             let (Some(site), Some(_)) = (site, of) else { continue };
             let list = shares.entry(site.stack).or_default();
-            let Sample { stack, allocated, freed, live, at_peak, .. } = *sample;
+            let Sample { stack, allocated, freed, live, at_peak, .. } = sample;
             if let Some(share) = list.iter_mut().find(|share| self.object_type(share.stack) == of) {
                 add(&mut share.allocated, allocated);
                 add(&mut share.freed, freed);

@@ -290,12 +290,12 @@ fn compare(model: &HeapModel, reference: &Reference) -> Result<(), TestCaseError
         .iter()
         .map(|s| {
             let key = (s.key.stack.0, s.key.task, s.key.function.0, s.key.size);
-            let SiteStats { allocated, freed, deallocated, live, temporary, .. } = *s;
+            let SiteStats { allocated, freed, deallocated, live, temporary, .. } = s;
             (key, Figures { allocated, freed, deallocated, live, temporary })
         })
         .collect();
     prop_assert_eq!(&sites, &reference.sites);
-    for site in &snapshot.sites {
+    for site in snapshot.sites.iter() {
         let key = (site.key.stack.0, site.key.task, site.key.function.0, site.key.size);
         prop_assert_eq!(site.at_peak, reference.at_peak.get(&key).copied().unwrap_or_default(), "{:?}", key);
     }
@@ -392,7 +392,7 @@ proptest! {
             let all = view.survivors(0).unwrap();
             let (live, whole) = (|totals: Totals| (totals.live_blocks, totals.live_bytes), view.snapshot());
             prop_assert_eq!(live(all.totals), live(whole.totals));
-            let of_sites = |sites: &[SiteStats]| -> BTreeMap<_, _> {
+            let of_sites = |sites: &SiteTable| -> BTreeMap<_, _> {
                 sites.iter().filter(|site| site.live.objects > 0).map(|s| ((s.key.stack, s.key.task, s.key.function.0, s.key.size), s.live)).collect()
             };
             prop_assert_eq!(of_sites(&all.sites), of_sites(&whole.sites));

@@ -59,6 +59,8 @@ pub(super) struct Samples<'t, 'a> {
     names: FxHashMap<u64, Arc<str>>,
     texts: FxHashMap<&'a str, usize>,
     stacks: FxHashMap<Box<[u32]>, usize>,
+    /// In the order of the message, each key once; packed when all are there.
+    samples: Vec<Sample>,
     known: FxHashMap<SampleKey, usize>,
     /// For so many locations of one sample there is room.
     deepest: usize,
@@ -104,6 +106,7 @@ impl<'t, 'a> Samples<'t, 'a> {
             names: FxHashMap::default(),
             texts: FxHashMap::default(),
             stacks: FxHashMap::default(),
+            samples: Vec::new(),
             known: FxHashMap::default(),
             deepest: 0,
             pid: None,
@@ -124,6 +127,7 @@ impl<'t, 'a> Samples<'t, 'a> {
                 self.sample(sample, &mut locations, &mut values, profile, budget)?;
             }
         }
+        profile.samples = std::mem::take(&mut self.samples).into_iter().collect();
         Ok(())
     }
 
@@ -189,13 +193,13 @@ impl<'t, 'a> Samples<'t, 'a> {
             freed_elsewhere: 0,
         };
         let key = (sample.stack, sample.thread, sample.alloc_fn, sample.size, sample.program, sample.inherited);
-        match self.known.get(&key).and_then(|at| profile.samples.get_mut(*at)) {
+        match self.known.get(&key).and_then(|at| self.samples.get_mut(*at)) {
             Some(known) => known.add(&sample),
             None => {
                 budget.entries::<Sample>(1)?;
                 budget.hashed::<SampleKey, usize>()?;
-                self.known.insert(key, profile.samples.len());
-                profile.samples.push(sample);
+                self.known.insert(key, self.samples.len());
+                self.samples.push(sample);
             }
         }
         Ok(())
@@ -291,9 +295,9 @@ impl<'t, 'a> Samples<'t, 'a> {
         let locations = if is_unknown { &[][..] } else { locations };
         let quality = labels.quality.unwrap_or(if is_unknown { Quality::Truncated } else { Quality::Complete });
         if let Some(at) = self.stacks.get(locations).copied() {
-            if let Some(known) = profile.stacks.get_mut(at) {
-                known.quality = known.quality.max(quality);
-                known.leak = known.leak.into_iter().chain(labels.leak).min();
+            profile.stacks.trust_at_most(at, quality);
+            if let Some(leak) = labels.leak {
+                profile.stacks.add_leak(at, leak);
             }
             return Ok(at);
         }

@@ -7,7 +7,7 @@ use crate::addr::{Addr, ModuleId};
 use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::is_unresolved;
 use crate::profile::objects::{Certainty, ObjectType};
-use crate::profile::{Function, Line, Location, ModuleInfo, Stack, SymbolStatus};
+use crate::profile::{Function, Line, Location, ModuleInfo, Stack, Stacks, SymbolStatus};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub(super) struct Finished {
     pub(super) strings: Vec<String>,
     pub(super) functions: Vec<Function>,
     pub(super) locations: Vec<Location>,
-    pub(super) stacks: Vec<Stack>,
+    pub(super) stacks: Stacks,
 }
 
 /// See the module.
@@ -35,7 +35,7 @@ pub(super) struct Tables<'b> {
     locations: Vec<Location>,
     /// By the indices of their frames.
     by_frames: FxHashMap<Box<[usize]>, usize>,
-    stacks: Vec<Stack>,
+    stacks: Stacks,
     by_locations: FxHashMap<Box<[u32]>, usize>,
 }
 
@@ -53,7 +53,7 @@ impl<'b> Tables<'b> {
             by_function: FxHashMap::default(),
             locations: Vec::new(),
             by_frames: FxHashMap::default(),
-            stacks: Vec::new(),
+            stacks: Stacks::default(),
             by_locations: FxHashMap::default(),
         };
         for module in modules {
@@ -110,20 +110,19 @@ impl<'b> Tables<'b> {
     /// Notes the type of the objects on a stack.
     pub(super) fn set_object(&mut self, stack: usize, told: &SiteType) -> Result<(), Trouble> {
         let certainty = Certainty::ALL.into_iter().find(|certainty| certainty.name() == told.certainty);
-        if let (Some(certainty), Some(stack)) = (certainty, self.stacks.get_mut(stack)) {
+        if let Some(certainty) = certainty {
             self.budget.copy(told.name.len())?;
-            stack.object = Some(ObjectType { name: told.name.as_str().into(), certainty });
+            self.stacks.set_object(stack, ObjectType { name: told.name.as_str().into(), certainty });
         }
         Ok(())
     }
 
     /// The index of a stack like that one, for the objects of one of the types that it makes.
     pub(super) fn stack_of_type(&mut self, like: usize, told: &SiteType) -> Result<usize, Trouble> {
-        let Some(stack) = self.stacks.get(like).cloned() else { return Ok(like) };
+        let Some(stack) = self.stacks.get(like).map(Stack::from) else { return Ok(like) };
         self.copies(1, size_of_val(&*stack.locations))?;
         self.budget.entries::<Stack>(1)?;
-        self.stacks.push(stack);
-        let stack = self.stacks.len() - 1;
+        let stack = self.stacks.push(stack);
         self.set_object(stack, told)?;
         Ok(stack)
     }
@@ -148,17 +147,15 @@ impl<'b> Tables<'b> {
         }
         let locations: Box<[u32]> = locations.into();
         if let Some(known) = self.by_locations.get(&locations).copied() {
-            if let Some(stack) = self.stacks.get_mut(known) {
-                stack.quality = stack.quality.max(quality);
-            }
+            self.stacks.trust_at_most(known, quality);
             return Ok(known);
         }
         self.copies(2, size_of_val(&*locations))?;
         self.budget.entries::<Stack>(1)?;
         self.budget.hashed::<Box<[u32]>, usize>()?;
-        self.by_locations.insert(locations.clone(), self.stacks.len());
-        self.stacks.push(Stack { locations, quality, leak: None, object: None });
-        Ok(self.stacks.len() - 1)
+        let stack = self.stacks.add(&locations, quality);
+        self.by_locations.insert(locations, stack);
+        Ok(stack)
     }
 
     fn frame(&mut self, frame: &FrameOf) -> Result<usize, Trouble> {

@@ -45,7 +45,8 @@ const GO: [(&str, &str); 4] =
 #[test]
 fn go_s_heap_profiles() {
     let profile = read_back(&foreign(&GO, &[(0x1500, &[10, 1000, 4, 400])], true).encode_to_vec());
-    let [sample] = profile.samples[..] else { panic!("{:?}", profile.samples) };
+    assert_eq!(profile.samples.len(), 1, "{:?}", profile.samples);
+    let sample = profile.samples.row(0);
     assert_eq!((sample.allocated.bytes, sample.live.objects, sample.freed.bytes), (1000, 4, 600));
     let saved = profile.saved.expect("read");
     assert_eq!((saved.writer, saved.about_peak), (Writer::Other, false));
@@ -80,7 +81,7 @@ fn memory_sampler_s_profiles() {
     let saved = profile.saved.as_ref().expect("read");
     assert_eq!(saved.writer, Writer::MemorySampler);
     let name = |sample: &Sample| profile.functions_of(sample.stack).map(|f| f.name.clone()).collect::<Vec<_>>();
-    assert_eq!(name(&profile.samples[0]), ["tool+0x700"], "the place in the file");
+    assert_eq!(name(&profile.samples.row(0)), ["tool+0x700"], "the place in the file");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::profile::leaks::{
     AskedBlock, ClassAmounts, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment,
 };
 use crate::profile::symbolize::Symbolize;
-use crate::profile::{Amount, ModuleInfo, Stack};
+use crate::profile::{Amount, ModuleInfo, Stacks};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 
@@ -204,10 +204,9 @@ fn caller(site: &Growing, names: &Names<'_>, strings: &Strings) -> (String, Stri
 }
 
 /// Whether a function on the stack has `text` in its name.
-fn calls(stacks: &[Stack], stack: usize, names: &Names<'_>, text: &str) -> bool {
-    let locations = stacks.get(stack).map(|stack| &*stack.locations).unwrap_or_default();
-    let lines =
-        locations.iter().filter_map(|&location| names.locations.list.get(location as usize)).flat_map(|l| &l.lines);
+fn calls(stacks: &Stacks, stack: usize, names: &Names<'_>, text: &str) -> bool {
+    let locations = stacks.locations(stack);
+    let lines = locations.filter_map(|location| names.locations.list.get(location as usize)).flat_map(|l| &l.lines);
     lines
         .filter_map(|line| names.locations.functions.get(line.function))
         .any(|function| function.name.contains(text) || function.system_name.contains(text))

@@ -1,7 +1,8 @@
 //! The order of a profile's tables: by bytes, then by names, so that two runs of one program compare line by line.
 
 use crate::profile::leaks::LeakSite;
-use crate::profile::{Finding, Function, Line, Location, Profile, Stack};
+use crate::profile::stacks::permute;
+use crate::profile::{Finding, Function, Line, Location, Profile, Sample, Samples, Stacks};
 use std::cmp::{Ordering, Reverse};
 
 /// Sorts samples and findings, and numbers everything else in the order of its first use. What is not used is dropped.
@@ -10,31 +11,22 @@ pub fn normalize(profile: &mut Profile) {
     let rank = |stack: usize| ranks.get(stack).copied().unwrap_or(u32::MAX);
     let strings = std::mem::take(&mut profile.strings);
     let string = |index: usize| strings.get(index).map_or("", String::as_str);
-    let compare = |a: &crate::profile::Sample, b: &crate::profile::Sample| {
+    let compare = |a: &Sample, b: &Sample| {
         string(a.thread)
             .cmp(string(b.thread))
             .then_with(|| string(a.alloc_fn).cmp(string(b.alloc_fn)))
             .then_with(|| (a.size, a.inherited).cmp(&(b.size, b.inherited)))
             .then_with(|| a.program.map(string).cmp(&b.program.map(string)))
     };
-    // Samples are large: what tells most of them apart is sorted, and each is moved once.
-    let samples = &profile.samples;
-    let key = |(index, sample): (u32, &crate::profile::Sample)| {
+    let key = |(index, sample): (u32, Sample)| {
         (Reverse(sample.allocated.bytes), Reverse(sample.deallocated.bytes), rank(sample.stack), index)
     };
-    let mut order: Vec<_> = (0..).zip(samples).map(key).collect();
+    let mut order: Vec<_> = (0..).zip(profile.samples.iter()).map(key).collect();
     order.sort_unstable_by(|(bytes_a, freed_a, rank_a, a), (bytes_b, freed_b, rank_b, b)| {
-        let sample = |index: u32| samples.get(index as usize);
-        let rest = || sample(*a).zip(sample(*b)).map_or(Ordering::Equal, |(a, b)| compare(a, b));
+        let sample = |index: u32| profile.samples.get(index as usize);
+        let rest = || sample(*a).zip(sample(*b)).map_or(Ordering::Equal, |(a, b)| compare(&a, &b));
         (bytes_a, freed_a, rank_a).cmp(&(bytes_b, freed_b, rank_b)).then_with(rest).then(a.cmp(b))
     });
-    let mut new = vec![0; order.len()];
-    for (place, (.., index)) in (0..).zip(order) {
-        if let Some(slot) = new.get_mut(index as usize) {
-            *slot = place;
-        }
-    }
-    permute(&mut profile.samples, new);
     profile
         .findings
         .sort_by_key(|f| (f.kind, Reverse(f.count), rank(f.stack), f.alloc_stack.map(rank), f.free_stack.map(rank)));
@@ -44,63 +36,68 @@ pub fn normalize(profile: &mut Profile) {
         leaks.sites.sort_by_cached_key(|site| (leaks_order(site), rank(site.stack)));
     }
 
-    let mut stacks = Renumbering::of_table(&profile.stacks);
-    let mut texts = Renumbering::of_table(&strings);
-    for sample in &mut profile.samples {
-        sample.stack = stacks.of(sample.stack);
-        sample.thread = texts.of(sample.thread);
-        sample.alloc_fn = texts.of(sample.alloc_fn);
-        sample.program = sample.program.map(|program| texts.of(program));
+    let mut stacks = Renumbering::of(profile.stacks.len());
+    let mut texts = Renumbering::of(strings.len());
+    let mut samples = Samples::default();
+    for sample in order.iter().filter_map(|(.., index)| profile.samples.get(*index as usize)) {
+        samples.push(&Sample {
+            stack: stacks.number(sample.stack),
+            thread: texts.number(sample.thread),
+            alloc_fn: texts.number(sample.alloc_fn),
+            program: sample.program.map(|program| texts.number(program)),
+            ..sample
+        });
     }
+    drop(order);
+    profile.samples = samples;
     for (stack, _) in &mut profile.growths {
-        *stack = stacks.of(*stack);
+        *stack = stacks.number(*stack);
     }
     profile.growths.sort_unstable_by_key(|(stack, _)| *stack);
     for (stack, _) in &mut profile.capacities {
-        *stack = stacks.of(*stack);
+        *stack = stacks.number(*stack);
     }
     profile.capacities.sort_unstable_by_key(|(stack, _)| *stack);
     for (stack, _) in &mut profile.stranded {
-        *stack = stacks.of(*stack);
+        *stack = stacks.number(*stack);
     }
     profile.stranded.sort_unstable_by_key(|(stack, stranded)| (*stack, stranded.arena, stranded.blocks));
     for (stack, _, _) in profile.course.heaps.iter_mut().flat_map(|heap| &mut heap.stacks) {
-        *stack = stacks.of(*stack);
+        *stack = stacks.number(*stack);
     }
     for born in profile.course.births.iter_mut().flat_map(|births| &mut births.blocks) {
-        born.stack = stacks.of(born.stack);
+        born.stack = stacks.number(born.stack);
     }
     for Finding { stack, alloc_stack, free_stack, .. } in &mut profile.findings {
         for index in [Some(stack), alloc_stack.as_mut(), free_stack.as_mut()].into_iter().flatten() {
-            *index = stacks.of(*index);
+            *index = stacks.number(*index);
         }
     }
     if let Some(tests) = &mut profile.tests {
         for live in tests.rows.iter_mut().map(|row| &mut row.live).chain([&mut tests.outside]) {
-            live.iter_mut().for_each(|of| of.stack = stacks.of(of.stack));
+            live.iter_mut().for_each(|of| of.stack = stacks.number(of.stack));
             live.sort_unstable_by_key(|of| (of.stack, of.class as usize));
         }
     }
     for site in profile.leaks.iter_mut().flat_map(|leaks| &mut leaks.sites) {
-        site.stack = stacks.of(site.stack);
-        site.thread = texts.of(site.thread);
-        site.alloc_fn = texts.of(site.alloc_fn);
+        site.stack = stacks.number(site.stack);
+        site.thread = texts.number(site.thread);
+        site.alloc_fn = texts.number(site.alloc_fn);
         for step in site.path.iter_mut().flat_map(|path| &mut path.steps) {
-            step.stack = stacks.of(step.stack);
+            step.stack = stacks.number(step.stack);
         }
     }
     profile.strings = strings;
     texts.apply(&mut profile.strings);
-    stacks.apply(&mut profile.stacks);
+    let (numbers, used) = stacks.into_numbers();
+    profile.stacks.renumber(numbers, used);
 
-    let mut locations = Renumbering::of_table(&profile.locations);
-    for index in profile.stacks.iter_mut().flat_map(|s| &mut s.locations) {
-        *index = locations.of(*index as usize) as u32;
-    }
+    let mut locations = Renumbering::of(profile.locations.len());
+    profile.stacks.change_locations(|location| locations.number(location as usize) as u32);
     locations.apply(&mut profile.locations);
-    let mut functions = Renumbering::of_table(&profile.functions);
+    let mut functions = Renumbering::of(profile.functions.len());
     for line in profile.locations.iter_mut().flat_map(|l| &mut l.lines) {
-        line.function = functions.of(line.function);
+        line.function = functions.number(line.function);
     }
     functions.apply(&mut profile.functions);
 }
@@ -112,12 +109,9 @@ fn leaks_order(site: &LeakSite) -> impl Ord + use<> {
 }
 
 /// For each stack its place in the order of names, given that of each location.
-fn stack_ranks(stacks: &[Stack], of_location: &[u32]) -> Vec<u32> {
-    let rank = |&location: &u32| of_location.get(location as usize).copied();
-    let locations = |stack: u32| {
-        let list = stacks.get(stack as usize).map(|s| &*s.locations).unwrap_or_default();
-        list.iter().filter_map(rank)
-    };
+fn stack_ranks(stacks: &Stacks, of_location: &[u32]) -> Vec<u32> {
+    let rank = |location: u32| of_location.get(location as usize).copied();
+    let locations = |stack: u32| stacks.locations(stack as usize).filter_map(rank);
     // Most are told apart by their innermost frames, which are compared without a look elsewhere.
     let innermost = |stack: u32| -> [u32; 4] {
         let mut ranks = locations(stack);
@@ -177,12 +171,13 @@ struct Renumbering {
 const UNUSED: u32 = u32::MAX;
 
 impl Renumbering {
-    fn of_table<T>(table: &[T]) -> Self {
-        Self { new: vec![UNUSED; table.len()], used: 0 }
+    /// For a table of so many entries.
+    fn of(entries: usize) -> Self {
+        Self { new: vec![UNUSED; entries], used: 0 }
     }
 
     /// The new number of entry `old`, which must be one of the table.
-    fn of(&mut self, old: usize) -> usize {
+    fn number(&mut self, old: usize) -> usize {
         let Some(new) = self.new.get_mut(old) else { return old };
         if *new == UNUSED {
             *new = self.used;
@@ -191,28 +186,21 @@ impl Renumbering {
         *new as usize
     }
 
-    /// Brings the table into the new order. What was not asked for is dropped.
-    fn apply<T>(self, table: &mut Vec<T>) {
+    /// Each entry's new number, and how many were asked for: those have the first ones.
+    fn into_numbers(self) -> (Vec<u32>, usize) {
         let Self { mut new, used } = self;
         let unused = new.iter_mut().filter(|new| **new == UNUSED);
         for (place, new) in (used..).zip(unused) {
             *new = place;
         }
-        permute(table, new);
-        table.truncate(used as usize);
+        (new, used as usize)
     }
-}
 
-/// Moves each entry of a table to its new place, without a second table. `new` has each place once.
-fn permute<T>(table: &mut [T], mut new: Vec<u32>) {
-    for at in 0..table.len().min(new.len()) {
-        while let Some(&place) = new.get(at)
-            && place as usize != at
-            && (place as usize) < table.len()
-        {
-            table.swap(at, place as usize);
-            new.swap(at, place as usize);
-        }
+    /// Brings the table into the new order. What was not asked for is dropped.
+    fn apply<T>(self, table: &mut Vec<T>) {
+        let (new, used) = self.into_numbers();
+        permute(table, new);
+        table.truncate(used);
     }
 }
 
@@ -263,8 +251,8 @@ mod tests {
             lists in prop::collection::vec(prop::collection::vec(0..3_usize, 0..8), 0..30),
             of_location in prop::collection::vec(0..3_u32, 2..3),
         ) {
-            let stack = |locations: &Vec<usize>| Stack::new(locations, Quality::Complete);
-            let stacks: Vec<Stack> = lists.iter().map(stack).collect();
+            let stack = |locations: &Vec<usize>| crate::profile::Stack::new(locations, Quality::Complete);
+            let stacks: Stacks = lists.iter().map(stack).collect();
             let ranks = stack_ranks(&stacks, &of_location);
             let names: Vec<Vec<u32>> = lists
                 .iter()
@@ -281,7 +269,7 @@ mod tests {
         #[test]
         fn entries_are_numbered_as_they_are_asked_for(asked in prop::collection::vec(0..12_usize, 0..30)) {
             let mut table: Vec<String> = (0..12).map(|entry: usize| entry.to_string()).collect();
-            let mut numbers = Renumbering::of_table(&table);
+            let mut numbers = Renumbering::of(table.len());
             let mut kept: Vec<String> = Vec::new();
             for entry in asked {
                 let text = entry.to_string();
@@ -289,7 +277,7 @@ mod tests {
                     kept.push(text);
                     kept.len() - 1
                 });
-                prop_assert_eq!(numbers.of(entry), place);
+                prop_assert_eq!(numbers.number(entry), place);
             }
             numbers.apply(&mut table);
             prop_assert_eq!(table, kept);

@@ -102,7 +102,7 @@ fn site(stack: u32, task: u32, function: u16, size: u64, objects: u64) -> SiteSt
 }
 
 fn snapshot(sites: Vec<SiteStats>) -> Snapshot {
-    Snapshot { sites, ..Snapshot::default() }
+    Snapshot { sites: sites.into_iter().collect(), ..Snapshot::default() }
 }
 
 fn run(snapshot: &Snapshot, stacks: &TestStacks, symbols: &mut dyn Symbolize) -> Profile {
@@ -156,17 +156,17 @@ fn run_with(
         tests: None,
         warnings: vec!["first".into()],
     };
-    let profile = build(input, symbols);
+    let profile = build(input, symbols).ordered();
     assert_consistent(&profile);
     profile
 }
 
 fn assert_consistent(profile: &Profile) {
-    for sample in &profile.samples {
-        assert!(!profile.stacks[sample.stack].locations.is_empty());
+    for sample in profile.samples.iter() {
+        assert!(profile.stacks.locations(sample.stack).len() > 0);
         assert!(sample.thread < profile.strings.len() && sample.alloc_fn < profile.strings.len());
     }
-    for location in profile.stacks.iter().flat_map(|s| &s.locations).map(|&l| &profile.locations[l as usize]) {
+    for location in profile.stacks.iter().flat_map(|s| s.locations).map(|l| &profile.locations[l as usize]) {
         assert!(!location.lines.last().unwrap().inlined);
         assert!(location.lines.iter().all(|l| l.function < profile.functions.len()));
         assert!(location.module.is_none_or(|m| m < profile.modules.len()));
@@ -175,7 +175,7 @@ fn assert_consistent(profile: &Profile) {
 
 /// Function names of a stack, innermost first.
 fn names(profile: &Profile, stack: usize) -> Vec<&str> {
-    let locations = profile.stacks[stack].locations.iter().map(|&l| &profile.locations[l as usize]);
+    let locations = profile.stacks.locations(stack).map(|l| &profile.locations[l as usize]);
     locations.flat_map(|l| &l.lines).map(|l| profile.functions[l.function].name.as_str()).collect()
 }
 
@@ -241,7 +241,7 @@ fn cut_off_and_empty_stacks_have_synthetic_frames() {
     let profile = &run(&sites, &stacks, &mut TestSymbols { names: names_list, asked: vec![] });
     let stacks: Vec<_> = profile.samples.iter().map(|s| names(profile, s.stack)).collect();
     assert_eq!(stacks, [vec![UNKNOWN_STACK], vec!["make", TRUNCATED_STACK], vec![UNKNOWN_STACK]]);
-    assert_eq!(profile.samples[0].stack, profile.samples[2].stack);
+    assert_eq!(profile.samples.row(0).stack, profile.samples.row(2).stack);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn what_becomes_equal_is_merged() {
     sites.errors = vec![error(1, 2), error(2, 3)];
     let profile = &run(&sites, &stacks, &mut TestSymbols { names: names_list, asked: vec![] });
     assert_eq!(profile.stacks.len(), 1);
-    assert_eq!(profile.stacks[0].quality, Quality::Guessed);
+    assert_eq!(profile.stacks.row(0).quality, Quality::Guessed);
     let rows: Vec<_> = profile
         .samples
         .iter()
@@ -295,13 +295,13 @@ fn unnamed_frames_are_module_and_offset() {
     let sites = snapshot(vec![site(1, 0, 0, 8, 3), site(2, 0, 0, 100, 1)]);
     let symbols = &mut TestSymbols { names: vec![(0x30, "make", "make")], asked: vec![] };
     let profile = &run(&sites, &stacks, symbols);
-    assert_eq!(names(profile, profile.samples[1].stack), ["libx.so.1+0x20", "make", "[jit]+0x1234"]);
+    assert_eq!(names(profile, profile.samples.row(1).stack), ["libx.so.1+0x20", "make", "[jit]+0x1234"]);
     assert_eq!(profile.modules[1].symbols, SymbolStatus::default());
-    let place = &profile.locations[profile.stacks[profile.samples[1].stack].locations[0] as usize];
+    let place = &profile.locations[profile.stacks.row(profile.samples.row(1).stack).locations[0] as usize];
     assert_eq!((place.address, place.offset), (Addr(0x7000_0020), 0x20));
 
     let profile = &run(&sites, &stacks, &mut NoSymbols);
-    let stack = profile.samples[1].stack;
+    let stack = profile.samples.row(1).stack;
     assert_eq!(names(profile, stack), ["libx.so.1+0x20", "app+0x30", "[jit]+0x1234"]);
     assert!(profile.modules.iter().all(|m| m.symbols == SymbolStatus::default()));
 }
@@ -332,7 +332,7 @@ proptest! {
         let sum = |amounts: &mut dyn Iterator<Item = Amount>| amounts.fold((0, 0), |a, b| (a.0 + b.objects, a.1 + b.bytes));
         let expected = sum(&mut unique.iter().map(|s| s.live));
         prop_assert_eq!(sum(&mut one.samples.iter().map(|s| s.live)), expected);
-        prop_assert!(one.samples.is_sorted_by(|a, b| a.allocated.bytes >= b.allocated.bytes));
+        prop_assert!(one.samples.iter().is_sorted_by(|a, b| a.allocated.bytes >= b.allocated.bytes));
 
         let mut other = unique;
         let mut keys = shuffled.into_iter();

@@ -123,7 +123,7 @@ fn what_processes_have_in_common_stands_once_with_its_sum() {
 
     let twice = |amount: Amount| Amount { objects: 2 * amount.objects, bytes: 2 * amount.bytes };
     assert_eq!((both.samples.len(), both.stacks.len()), (alone.samples.len(), alone.stacks.len()));
-    for (sum, part) in both.samples.iter().zip(&alone.samples) {
+    for (sum, part) in both.samples.iter().zip(alone.samples.iter()) {
         assert_eq!(
             (sum.allocated, sum.live, sum.at_peak),
             (twice(part.allocated), twice(part.live), twice(part.at_peak))

@@ -32,7 +32,7 @@ struct File {
 impl File {
     fn profile(&self) -> Profile {
         let mut profile = sample_profile();
-        let base = profile.samples[0];
+        let base = profile.samples.row(0);
         let amount = |objects: u64| Amount { objects, bytes: objects * 16 };
         profile.samples = self
             .amounts
@@ -169,9 +169,11 @@ fn partials_of_memory_sampler_count_without_what_is_live() {
 /// A file of memory_sampler: one sample with these amounts.
 fn raw(live: Amount, allocated: Amount, deallocated: Amount, interval: u64) -> Profile {
     let mut profile = whole(1, &[(0, 1, 1, 0, 0)]).profile();
-    let [sample] = profile.samples.as_mut_slice() else { panic!("one sample") };
-    (sample.live, sample.allocated, sample.deallocated, sample.at_peak) =
-        (live, allocated, deallocated, Amount::default());
+    profile.samples.edit(|samples| {
+        let [sample] = samples.as_mut_slice() else { panic!("one sample") };
+        (sample.live, sample.allocated, sample.deallocated, sample.at_peak) =
+            (live, allocated, deallocated, Amount::default());
+    });
     let saved = profile.saved.as_mut().expect("read");
     (saved.writer, saved.parts, saved.holds) =
         (Writer::MemorySampler, Vec::new(), Holds { peak: false, ..saved.holds });
