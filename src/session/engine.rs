@@ -6,14 +6,14 @@ use crate::allocators::Family;
 use crate::calls::{CallContext, Entry, Operation, Recorded, Return, Returned, ToldOfBlock};
 use crate::event::{EventKind, Missed};
 use crate::jump::layout::Kind;
-use crate::unwinder::{StackTable, Unwound};
+use crate::unwinder::{Quality, StackTable, Unwound};
 
 /// What an engine saw.
 pub(super) enum EngineReport<'a> {
     /// A thread is at the entry of a probed function.
     Entry(Entry, &'a mut dyn EntryContext),
     /// A thread has arrived at a watched return address.
-    Return(Return),
+    Return(Return, &'a mut dyn ReturnContext),
     /// No return of the thread's latest call can be watched: it counts as far as its entry tells.
     ReturnUnwatchable(TaskId),
     /// The thread's latest call has not begun: the thread will come to its entry once more.
@@ -72,6 +72,16 @@ pub(super) struct Part {
     pub(super) time_ns: u64,
 }
 
+/// What the engine tells of a return only if it is asked.
+pub(super) trait ReturnContext {
+    /// With which interval in bytes a block of `size` bytes is picked, if the engine decides that; 0: it is not.
+    fn picks(&mut self, _size: u64) -> Option<u64> {
+        None
+    }
+    /// What of a stack that was walked at a call's entry was not seen.
+    fn missed(&self, stack: StackId) -> Option<Missed>;
+}
+
 /// What the engine tells of an entry only if it is asked.
 pub(super) trait EntryContext: CallContext {
     /// The stack at the entry. None if it can't be walked, as the thread is gone: the entry then counts as never seen.
@@ -100,4 +110,13 @@ pub(super) trait EntryContext: CallContext {
     }
     /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)>;
+}
+
+/// What of a stack that was walked down to `max_depth` frames was not seen.
+pub(super) fn missed_of(stacks: &StackTable, stack: StackId, max_depth: u32) -> Option<Missed> {
+    match stacks.quality(stack) {
+        Quality::Complete => None,
+        Quality::Guessed => Some(Missed::UnwindRule),
+        Quality::Truncated => Some(Missed::OuterFrames { cut: stacks.depth(stack) >= max_depth }),
+    }
 }

@@ -2,7 +2,7 @@
 //! its memory or ends. How the thread gets past the breakpoint is the trap engine's ([`super::trap`]).
 
 use super::awaited::Awaited;
-use super::engine::{EngineReply, EngineReport, EntryContext};
+use super::engine::{EngineReply, EngineReport, EntryContext, ReturnContext, missed_of};
 use super::jump::Jump;
 use super::process::Process;
 use super::stops::Stops;
@@ -200,7 +200,10 @@ impl Process {
         let size = self.size_at_return(task, site, regs, out.unwrap_or(Addr(regs.result())));
         let returned = Returned { result: regs.result(), out, size };
         let ending = self.fill.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
-        let answer = self.observer.observe(EngineReport::Return(Return { task, site, sp: regs.sp(), returned }));
+        let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
+        let mut context = EndedCall { stacks: self.space.unwinder.stacks(), max_depth: self.settings.max_depth, cell };
+        let at = Return { task, site, sp: regs.sp(), returned };
+        let answer = self.observer.observe(EngineReport::Return(at, &mut context));
         let matched = answer == EngineReply::CallEnded;
         if matched && let Some(operation) = ending {
             self.note_fill(task, operation, returned);
@@ -221,10 +224,15 @@ impl Process {
     fn size_at_return(&mut self, task: TaskId, site: Addr, regs: &Regs, block: Addr) -> Option<u64> {
         let function = self.observer.function_ending(task, site, regs.sp())?;
         let text = self.settings.table.get(function)?.text?;
-        let written = self.observer.operation_ending(task, site, regs.sp()).and_then(Operation::size_argument);
+        let operation = self.observer.operation_ending(task, site, regs.sp())?;
         let mut memory = self.space.original_memory();
-        if let Some(at) = written {
+        if let Some(at) = operation.size_argument() {
             return memory.read_u64(at);
+        }
+        // Where it has failed, what stands at the pointer is no block.
+        let returned = Returned { result: regs.result(), out: Some(block), size: None };
+        if operation.handed_out(returned).is_null() {
+            return None;
         }
         text.size_at_return(block, regs.result(), &mut |at, bytes| memory.read(at, bytes))
     }
@@ -280,6 +288,24 @@ struct EntryStack<'a> {
     failure: Option<TracerError>,
     /// What was found, if it was asked for.
     unwound: Option<Unwound>,
+}
+
+/// What a thread at the return of an allocator function is asked for.
+struct EndedCall<'a> {
+    stacks: &'a StackTable,
+    max_depth: u32,
+    /// The thread's cell, if it has one.
+    cell: Option<(&'a Jump, u16)>,
+}
+
+impl ReturnContext for EndedCall<'_> {
+    fn picks(&mut self, size: u64) -> Option<u64> {
+        self.cell.and_then(|(jump, cell)| jump.picks(cell, size))
+    }
+
+    fn missed(&self, stack: StackId) -> Option<Missed> {
+        missed_of(self.stacks, stack, self.max_depth)
+    }
 }
 
 impl CallContext for EntryStack<'_> {

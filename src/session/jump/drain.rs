@@ -11,10 +11,9 @@ use crate::jump::layout::{
 };
 use crate::jump::merge::{Next, Record, RecordedStack};
 use crate::jump::shared::Shared;
-use crate::session::engine::Part;
+use crate::session::engine::{Part, missed_of};
 use crate::session::process::Process;
 use crate::session::tasks::{Role, Task};
-use crate::unwinder::Quality;
 use std::time::{Duration, Instant};
 
 /// How long it is waited for a record whose thread has taken its number.
@@ -272,16 +271,12 @@ impl Process {
                 (known, may_be_kept)
             }
         };
-        let stacks = self.space.unwinder.stacks();
-        let missed = match stacks.quality(stack) {
-            _ if !walked => None,
-            Quality::Complete => None,
-            Quality::Guessed => Some(Missed::UnwindRule),
-            Quality::Truncated => Some(Missed::OuterFrames { cut: stacks.depth(stack) >= self.settings.max_depth }),
-        };
+        let stacks = || self.space.unwinder.stacks();
+        let missed = walked.then(|| missed_of(stacks(), stack, self.settings.max_depth)).flatten();
         let CallerFacts { family, caller_is_allocator } = known;
         let facts = Facts { family, caller_is_allocator, missed };
-        if may_be_kept {
+        // The calls of an empty stack have nothing in common.
+        if may_be_kept && stack != StackId::EMPTY {
             jump.facts.note_latest(function, stack, facts);
         }
         facts
