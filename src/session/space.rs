@@ -128,7 +128,7 @@ pub struct AddressSpace {
     python: Python,
     pad_mappings: PadMappings,
     /// The families of allocations through wrappers, by stack.
-    stack_families: FxHashMap<StackId, Option<Family>>,
+    stack_families: FxHashMap<StackId, Family>,
     findings: Findings,
     /// Where debug files are looked for.
     search: Option<Search>,

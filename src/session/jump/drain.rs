@@ -275,8 +275,7 @@ impl Process {
         let missed = walked.then(|| missed_of(stacks(), stack, self.settings.max_depth)).flatten();
         let CallerFacts { family, caller_is_allocator } = known;
         let facts = Facts { family, caller_is_allocator, missed };
-        // The calls of an empty stack have nothing in common.
-        if may_be_kept && stack != StackId::EMPTY {
+        if may_be_kept {
             jump.facts.note_latest(function, stack, facts);
         }
         facts

@@ -120,13 +120,14 @@ impl AddressSpace {
     /// that is known for good, also if it can't be told.
     pub fn family_through_wrapper(&mut self, stack: StackId) -> (Option<Family>, bool) {
         if let Some(&known) = self.stack_families.get(&stack) {
-            return (known, true);
+            return (Some(known), true);
         }
         let frames = self.unwinder.stacks().frames(stack);
         let caller = frames.iter().map(|frame| frame.addr.raw()).find(|addr| self.wrapper_at(addr.sub(1)).is_none());
         let family = caller.and_then(|return_addr| self.family_of_callee(return_addr));
         let is_known = family.is_some() || caller.is_none_or(|return_addr| self.is_callee_known(return_addr));
-        if is_known {
+        // What can't be told may be once other modules have come.
+        if let Some(family) = family {
             self.stack_families.insert(stack, family);
         }
         (family, is_known)
