@@ -1,5 +1,6 @@
-//! What an engine tells the observer of one process, and what it is told in return. The trap engine makes reports, the jump engine tells parts of calls. Which engine sees a function's calls is a property
-//! of its probe ([`crate::breakpoints::Probe`]); the trap engine is in `trap.rs`.
+//! What an engine tells the observer of one process, and what it is told in return. The trap engine makes reports, the
+//! jump engine tells parts of calls. Which engine sees a function's calls is a property of its probe
+//! ([`crate::breakpoints::Probe`]); the trap engine is in `trap.rs`.
 
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Family;
@@ -66,7 +67,8 @@ pub(super) struct Part {
     pub(super) recorded: Option<Recorded>,
     /// The interval that the routine has picked the block with, where blocks are sampled; 0: it has not.
     pub(super) interval: u64,
-    /// Whether the thread has allocated blocks that were not picked since it picked one last; of a part that gives a block back.
+    /// Whether the thread has allocated blocks that were not picked since it picked one last; of a part that gives a
+    /// block back.
     pub(super) counted_since: bool,
     /// When it was seen, see [`crate::event::Event::time_ns`].
     pub(super) time_ns: u64,
@@ -99,16 +101,18 @@ pub(super) trait EntryContext: CallContext {
         false
     }
 
-    /// Of a call that gives a block back, or resizes it: the block, and how many bytes at its end the program has never written. None if that
-    /// is not known, or not wanted.
+    /// Of a call that gives a block back, or resizes it: the block, and how many bytes at its end the program has never
+    /// written. None if that is not known, or not wanted.
     fn unwritten(&mut self, _operation: Operation) -> Option<(Addr, u64)> {
         None
     }
-    /// Whether the call at hand, of mmap or its kin, is made in the service of an allocator whose functions are on `stack`.
+    /// Whether the call at hand, of mmap or its kin, is made in the service of an allocator whose functions are on
+    /// `stack`.
     fn is_within_allocator(&mut self, _stack: StackId) -> bool {
         false
     }
-    /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.
+    /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as
+    /// `stack` tells.
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)>;
 }
 

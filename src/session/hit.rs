@@ -1,5 +1,6 @@
-//! What it means that a thread has arrived at a breakpoint: an allocator call begins or returns, modules come and go, the program tells of
-//! its memory or ends. How the thread gets past the breakpoint is the trap engine's ([`super::trap`]).
+//! What it means that a thread has arrived at a breakpoint: an allocator call begins or returns, modules come and go,
+//! the program tells of its memory or ends. How the thread gets past the breakpoint is the trap engine's
+//! ([`super::trap`]).
 
 use super::awaited::Awaited;
 use super::engine::{EngineReply, EngineReport, EntryContext, ReturnContext, missed_of};
@@ -168,8 +169,8 @@ impl Process {
         }
         let sets_break = self.settings.table.get(function).is_some_and(|f| f.kind == Kind::Mapping(MapFunction::Brk));
         if sets_break {
-            // Where it is now: nothing else tells by how much it moves. Of sbrk's call, the program's or malloc's, nobody asks: it costs a look at
-            // all maps, at each growth of a heap.
+            // Where it is now: nothing else tells by how much it moves. Of sbrk's call, the program's or malloc's,
+            // nobody asks: it costs a look at all maps, at each growth of a heap.
             let is_sbrks = self.space.is_called_by_sbrk(at, return_addr, &self.settings.table);
             let asked = !is_sbrks && !self.observer.concerns_next(task);
             let end = asked.then(|| self.space.program_break(task.tid)).flatten();
@@ -268,8 +269,8 @@ impl Process {
 /// The functions of glibc that resize blocks.
 const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
 
-/// The stack of a thread at the entry of an allocator function, and the rare questions of [`crate::calls`], answered from the maps and by
-/// a walk.
+/// The stack of a thread at the entry of an allocator function, and the rare questions of [`crate::calls`], answered
+/// from the maps and by a walk.
 struct EntryStack<'a> {
     space: &'a mut AddressSpace,
     regs: &'a Regs,

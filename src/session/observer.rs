@@ -1,7 +1,7 @@
 //! What the engines see of one process goes in here; what they are to watch comes out.
 //!
-//! The observer pairs entries with returns (`calls`), stamps what happened, and tells it to all readers of the process's stream, of
-//! which the heap model is the first. It knows neither ptrace nor breakpoints.
+//! The observer pairs entries with returns (`calls`), stamps what happened, and tells it to all readers of the
+//! process's stream, of which the heap model is the first. It knows neither ptrace nor breakpoints.
 
 mod held;
 mod parts;
@@ -91,7 +91,8 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Of the process `pid`, which tracing begins with, or which begins with an image of its own. `paused`: it begins in a pause.
+    /// Of the process `pid`, which tracing begins with, or which begins with an image of its own. `paused`: it begins
+    /// in a pause.
     pub(super) fn new(shared: &Shared, pid: i32, preexisting: Preexisting, paused: bool) -> Self {
         let process = shared.next_process(pid);
         let mut observer = Self {
@@ -478,7 +479,8 @@ fn map_call(function: &Function, args: &[u64; 6]) -> Option<MapCall> {
     }
 }
 
-/// In builds with debug assertions the tests can have the stream recorded and read again at the end: it must give the same model.
+/// In builds with debug assertions the tests can have the stream recorded and read again at the end: it must give the
+/// same model.
 #[cfg(debug_assertions)]
 impl Observer {
     /// The environment variable that says so.

@@ -353,7 +353,8 @@ impl AddressSpace {
 }
 
 impl Drop for AddressSpace {
-    /// The last resort, for a panic: no breakpoint outlives its table. (In a process that has ended nothing is written.)
+    /// The last resort, for a panic: no breakpoint outlives its table. (In a process that has ended nothing is
+    /// written.)
     fn drop(&mut self) {
         if std::thread::panicking()
             && let Err(error) = self.restore()
