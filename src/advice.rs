@@ -265,7 +265,9 @@ fn temporaries(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let share = permille(temporary, all_allocations);
     let per_second = u128::from(temporary) * 1_000_000_000 / u128::from(whole.duration_ns.max(1));
     let per_second = u64::try_from(per_second).unwrap_or(u64::MAX);
-    let mean_lifetime_ns = site.lifetime_ns.and_then(|sum| sum.checked_div(site.freed.objects));
+    // Of blocks that were not temporary one alone may have lived for longer than all others together.
+    let is_of_all = site.freed.objects == temporary;
+    let mean_lifetime_ns = site.lifetime_ns.filter(|_| is_of_all).and_then(|sum| sum.checked_div(temporary));
     let proof = Proof::Temporaries { temporary, allocations, all_allocations, per_second, mean_lifetime_ns };
     (temporary >= LEAST_BLOCKS && share >= WORTH).then_some((proof, share))
 }
@@ -376,9 +378,11 @@ mod tests {
             allocations: 2000,
             all_allocations: 10_000,
             per_second: 950,
-            mean_lifetime_ns: Some(7),
+            mean_lifetime_ns: None,
         };
-        assert_eq!(told(site(1900, 2000), &WHOLE), [proof]);
+        assert_eq!(told(site(1900, 2000), &WHOLE), [proof], "how long the others lived says nothing of these");
+        let [Proof::Temporaries { mean_lifetime_ns, .. }] = told(site(2000, 2000), &WHOLE)[..] else { panic!() };
+        assert_eq!(mean_lifetime_ns, Some(7));
         assert_eq!(told(site(1790, 2000), &WHOLE), [], "others of its blocks live on");
         assert_eq!(told(site(999, 999), &WHOLE), [], "few");
         let more = WholeFigures { allocated: amount(40_000, 1 << 20), ..WHOLE };

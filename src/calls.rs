@@ -318,6 +318,17 @@ impl Calls {
         self.tasks.iter().find(|(_, frames)| returns(frames)).map(|(serial, _)| *serial)
     }
 
+    /// The call that is about to end is recorded with its new block, which was picked with this interval in bytes (see
+    /// [`Call::interval`]). Returns the call's stack if nothing was to be recorded of it before.
+    pub fn pick_at_return(&mut self, at: &Return, interval: u64) -> Option<StackId> {
+        let owner = self.owner_of_return(at.task, at.site, at.sp)?;
+        let call = self.tasks.get_mut(&owner)?.returning_mut(at.site, at.sp)?;
+        let was_recorded = call.recorded != Recorded::Failure;
+        call.recorded = call.recorded.with_new_block();
+        call.interval = interval;
+        (!was_recorded).then_some(call.call().stack)
+    }
+
     /// Ends a call. It matches only if the stack pointer is where this call's entry left it; calls that began later on this
     /// thread and have not returned will not any more: they are dropped.
     pub fn leave(&mut self, at: &Return, emit: &mut Emit<'_>) -> ReturnMatch {

@@ -66,7 +66,7 @@ pub enum Command {
     Leaks(LeaksOptions),
     /// Give an order to the tracer of a process.
     Ctl(CtlOptions),
-    /// Tell what the memory of a process is used for that was never traced.
+    /// Show what the memory of a process is used for that was never traced.
     Heap(HeapOptions),
     /// Write what is live in a traced process now.
     Snapshot(SnapshotOptions),
@@ -82,7 +82,7 @@ pub enum Command {
     Merge(MergeOptions),
     /// Show how two differ.
     Diff(DiffOptions),
-    /// Tell what this machine allows.
+    /// Show what this machine allows.
     Doctor(DoctorOptions),
     /// Be the guardian of another heaptrace's target.
     StandGuard {

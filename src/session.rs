@@ -18,12 +18,13 @@
 //! | none: somebody asks for something | `Session::obey` | `orders.rs` |
 //!
 //! What a stop means is decided by the process that it happens in: its threads, the images it becomes by exec, and the
-//! short-lived children that share its memory. All of it runs on one thread, the tracer thread. A handler answers with an
-//! `Action` (`stop.rs`), which the loop alone carries out, so that no path can forget to resume a task; only where tasks are detached
-//! from, `detach.rs` resumes and detaches them itself.
+//! short-lived children that share its memory. All of it runs on one thread, the tracer thread. A handler answers with
+//! an `Action` (`stop.rs`), which the loop alone carries out, so that no path can forget to resume a task; only where
+//! tasks are detached from, `detach.rs` resumes and detaches them itself.
 //!
-//! A `Process` consists of parts that know nothing of it (`identity.rs`, `tasks.rs`, `space.rs`, `signalstate.rs`, `teardown.rs`, …).
-//! What is done with it lies in files by topic, each with an `impl Process` or an `impl Session` of its own.
+//! A `Process` consists of parts that know nothing of it (`identity.rs`, `tasks.rs`, `space.rs`, `signalstate.rs`,
+//! `teardown.rs`, …). What is done with it lies in files by topic, each with an `impl Process` or an `impl Session` of
+//! its own.
 
 mod aftermath;
 mod archive;

@@ -62,14 +62,15 @@ pub enum TracerError {
         /// The task.
         tid: i32,
     },
-    /// The task runs, or is held up by the kernel, and has not stopped in time. It is resumed and will report its next stop;
-    /// nothing can be asked of it until then.
+    /// The task runs, or is held up by the kernel, and has not stopped in time. It is resumed and will report its next
+    /// stop; nothing can be asked of it until then.
     #[error("task {tid} did not stop in time")]
     Unresponsive {
         /// The task.
         tid: i32,
     },
-    /// Something else was reported of the task while it was to do something for us: its end, mostly. That is to be handled now.
+    /// Something else was reported of the task while it was to do something for us: its end, mostly. That is to be
+    /// handled now.
     #[error("task {tid} did something else: {status:?}")]
     Overtaken {
         /// The task.
@@ -207,13 +208,14 @@ impl TracerError {
         }
     }
 
-    /// Whether the task is merely gone, or on its own for now, or in another stop: there is nothing left to be done at the one
-    /// from before. What has become of it is told by the next wait, or by [`Self::Overtaken`].
+    /// Whether the task is merely gone, or on its own for now, or in another stop: there is nothing left to be done at
+    /// the one from before. What has become of it is told by the next wait, or by [`Self::Overtaken`].
     pub const fn is_out_of_reach(&self) -> bool {
         matches!(self, Self::Died { .. } | Self::Unresponsive { .. } | Self::Overtaken { .. })
     }
 
-    /// Whether it may have come of the end of a task that is being killed: its memory and its files under /proc go before it has ended.
+    /// Whether it may have come of the end of a task that is being killed: its memory and its files under /proc go
+    /// before it has ended.
     pub const fn may_come_of_dying(&self) -> bool {
         matches!(self, Self::ProcFile { .. } | Self::Write { .. } | Self::NotKept { .. } | Self::Task { .. })
     }

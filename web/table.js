@@ -55,7 +55,7 @@ export class Table {
       number('change', 'Change', value => changeText(value, unit), 'By how much that is more, or less'),
     ] : [
       number('blocks', 'Blocks', countText, 'Blocks of what is itself'),
-      number('mean', 'Mean size', value => (Number.isNaN(value) ? '–' : bytesText(value)), 'Of all blocks allocated there'),
+      number('mean', 'Mean allocated', value => (Number.isNaN(value) ? '–' : bytesText(value)), 'Of all blocks allocated there'),
       number('temporary', 'Temporary', value => (Number.isNaN(value) ? '–' : percentText(value, 1)), 'The share of all blocks allocated there that were freed before their thread’s next allocation'),
       ...(hasLifetimes && by !== 'thread' ? [number('lifetime', 'Lifetime', value => (Number.isNaN(value) ? '–' : durationText(Math.round(value * 1e9))), 'From allocation to free, on average, in seconds: of the blocks that were freed. Those that are live do not count')] : []),
     ];

@@ -17,43 +17,65 @@ pub struct Workload {
     pub words: Vec<String>,
 }
 
-/// Those of jq, python3, sqlite3, xmllint and cc1 that are installed, and a program of objects.
-pub fn workloads() -> Vec<Workload> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-inputs");
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let file = |name: &str, text: String| {
-        let path = folder.join(name);
+/// The workloads that can be run here.
+struct Found {
+    /// Where their inputs and programs are.
+    folder: PathBuf,
+    workloads: Vec<Workload>,
+}
+
+impl Found {
+    /// None yet; what they need is to be in the folder of this name.
+    fn with_inputs_in(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Self { folder, workloads: Vec::new() }
+    }
+
+    /// Writes an input; its path.
+    fn file(&self, name: &str, text: String) -> String {
+        let path = self.folder.join(name);
         std::fs::write(&path, text).expect("written");
         path.display().to_string()
-    };
-    let json = file("big.json", json(4_000));
-    let sql = file("big.sql", sql(12_000));
-    let xml = file("big.xml", xml(10_000));
-    let c = file("big.c", c(40));
+    }
+
+    fn add(&mut self, name: &'static str, words: &[&str]) {
+        self.workloads.push(Workload { name, words: words.iter().map(|word| (*word).to_owned()).collect() });
+    }
+
+    /// Adds those whose program, which has the workload's name, is installed.
+    fn add_installed(&mut self, programs: &[(&'static str, &[&str])]) {
+        for (name, words) in programs {
+            if installed(name) {
+                self.add(name, words);
+            }
+        }
+    }
+}
+
+/// Those of jq, python3, sqlite3, xmllint and cc1 that are installed, and a program of objects.
+pub fn workloads() -> Vec<Workload> {
+    let mut found = Found::with_inputs_in("bench-inputs");
+    let json = found.file("big.json", json(4_000));
+    let sql = found.file("big.sql", sql(12_000));
+    let xml = found.file("big.xml", xml(10_000));
+    let c = found.file("big.c", c(40));
     // On one line: heaptrack takes what stands behind a line feed for its own.
     let parse = "import json,sys,re,collections; d=json.load(open(sys.argv[1])); t=json.dumps([x['tags'] for x in d]); \
                  print(len(collections.Counter(re.findall(r'\\w+',t))))";
     let jq = "[.[]|select(.id%2==0)|{id,name,t:(.tags|join(\",\"))}]|length";
-    let mut found = Vec::new();
-    let mut add = |name: &'static str, words: &[&str]| {
-        found.push(Workload { name, words: words.iter().map(|word| (*word).to_owned()).collect() });
-    };
-    for (name, words) in [
+    found.add_installed(&[
         ("jq", &["jq", jq, &json][..]),
         ("python3", &["/usr/bin/python3", "-c", parse, &json]),
         ("sqlite3", &["sqlite3", ":memory:", &format!(".read {sql}")]),
         ("xmllint", &["xmllint", "--noout", "--xpath", "count(//item[@id mod 3=0]/name)", &xml]),
-    ] {
-        if installed(name) {
-            add(name, words);
-        }
-    }
+    ]);
     if let Some(cc1) = compiler() {
-        add("cc1", &[&cc1, "-quiet", "-O2", &c, "-o", "/dev/null"]);
+        found.add("cc1", &[&cc1, "-quiet", "-O2", &c, "-o", "/dev/null"]);
     }
-    let objects = objects("objects.cc", "c++", &["-O2", "-g", "-std=c++17"], &folder);
-    add("objects.cc", &[&objects, "10"]);
-    found
+    let objects = objects("objects.cc", "c++", &["-O2", "-g", "-std=c++17"], &found.folder);
+    found.add("objects.cc", &[&objects, "10"]);
+    found.workloads
 }
 
 /// Builds a program of objects; its path.
@@ -67,43 +89,29 @@ fn objects(name: &str, compiler: &str, flags: &[&str], folder: &Path) -> String 
 
 /// Those that run for 0.2 to 5 s, as far as they are installed: with larger inputs, and programs of objects.
 pub fn long() -> Vec<Workload> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-long");
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let file = |name: &str, text: String| {
-        let path = folder.join(name);
-        std::fs::write(&path, text).expect("written");
-        path.display().to_string()
-    };
-    let json = file("big.json", json(60_000));
-    let sql = file("big.sql", sql(120_000));
-    let xml = file("big.xml", xml(120_000));
-    let headers = file("headers.cc", headers());
+    let mut found = Found::with_inputs_in("bench-long");
+    let json = found.file("big.json", json(60_000));
+    let sql = found.file("big.sql", sql(120_000));
+    let xml = found.file("big.xml", xml(120_000));
+    let headers = found.file("headers.cc", headers());
     let jq = "[.[]|select(.id%2==0)|{id,name,t:(.tags|join(\",\"))}]|length";
     // on one line: heaptrack takes what stands behind a line feed for its own
     let parse = "import json,sys,re,collections; d=json.load(open(sys.argv[1])); \
                  print(len(collections.Counter(re.findall(r'\\w+',json.dumps([x['tags'] for x in d])))))";
     let sort = "my %h; for my $i (0..150000) { push @{$h{$i * 7919 % 1009}}, \"row $i\" } \
                 my $n = 0; for my $k (sort keys %h) { $n += length join ',', sort @{$h{$k}} } print $n";
-    let mut found = Vec::new();
-    let mut add = |name: &'static str, words: &[&str]| {
-        found.push(Workload { name, words: words.iter().map(|word| (*word).to_owned()).collect() });
-    };
-    for (name, words) in [
+    found.add_installed(&[
         ("jq", &["jq", jq, &json][..]),
         ("sqlite3", &["sqlite3", ":memory:", &format!(".read {sql}")]),
         ("xmllint", &["xmllint", "--noout", "--xpath", "count(//item[@id mod 3=0]/name)", &xml]),
         ("python3", &["/usr/bin/python3", "-c", parse, &json]),
         ("perl", &["perl", "-e", sort]),
-    ] {
-        if installed(name) {
-            add(name, words);
-        }
-    }
+    ]);
     if let Some(cc1plus) = proper("g++", "cc1plus") {
         let target =
             Command::new("g++").arg("-print-multiarch").output().map(|output| output.stdout).unwrap_or_default();
         let target = String::from_utf8_lossy(&target).trim().to_owned();
-        add(
+        found.add(
             "cc1plus",
             &[&cc1plus, "-quiet", "-imultiarch", &target, "-D_GNU_SOURCE", "-O2", &headers, "-o", "/dev/null"],
         );
@@ -112,9 +120,9 @@ pub fn long() -> Vec<Workload> {
         ("objects.cc", "c++", &["-O2", "-g", "-std=c++17"][..]),
         ("objects.rs", "rustc", &["-O", "-g", "--edition", "2021"]),
     ] {
-        add(name, &[&objects(name, compiler, flags, &folder), "80"]);
+        found.add(name, &[&objects(name, compiler, flags, &found.folder), "80"]);
     }
-    found
+    found.workloads
 }
 
 /// The C compiler proper, which gcc only starts.

@@ -140,8 +140,8 @@ const MIMALLOC_TEXTS: &[(&str, Text)] = &[
     ("heap_realpath", Text::Found { unless: Some(A3) }),
 ];
 
-/// The same, where the block's address is written to where the first argument points. (open_memstream's block is known
-/// only when the stream is flushed or closed.)
+/// The same, where the block's address is written to where the first argument points. (The C library's open_memstream
+/// and open_wmemstream call malloc and realloc, which are seen; no allocator brings its own.)
 const TEXTS_OUT: &[(&str, Kind, Text)] = &[
     ("asprintf", PRINT, Text::Printed),
     ("__asprintf", PRINT, Text::Printed),

@@ -79,13 +79,21 @@ impl Text {
         }
     }
 
-    /// The size of the block that a call has handed out which returned `result`, if it was not known before.
+    /// Whether only the return of a call tells the size of its block.
+    pub const fn is_sized_at_return(self) -> bool {
+        match self {
+            Self::Found { .. } | Self::Printed | Self::Line => true,
+            Self::Copied { .. } => false,
+        }
+    }
+
+    /// The size in bytes of the block that a call has handed out which returned `result`, if it was not known before.
     pub fn size_at_return(self, block: Addr, result: u64, read: &mut Read<'_>) -> Option<u64> {
         match self {
             Self::Copied { .. } | Self::Line => None,
             Self::Found { .. } => Some(size_of(block, u64::MAX, 1, read).unwrap_or(0)),
-            // an int, with the end
-            Self::Printed => Some((result & u64::from(u32::MAX)) + 1),
+            // an int, which is negative where nothing was printed; and the end of the text
+            Self::Printed => u64::try_from(result as i32).ok().map(|length| length + 1),
         }
     }
 }
@@ -182,6 +190,14 @@ mod tests {
         // nothing there can be read
         Text::Line.complete(&mut args, &mut reader(Vec::new()));
         assert_eq!((Text::OLD.of(&args), Text::SIZE.of(&args)), (0, 0));
-        assert_eq!(Text::Printed.size_at_return(Addr(START), 0xdead_0000_0007, &mut memory), Some(8));
+    }
+
+    #[test]
+    fn what_is_printed_has_a_length_that_is_an_int() {
+        let size = |result: u64| Text::Printed.size_at_return(Addr(START), result, &mut |_, _| 0);
+        assert_eq!((size(0xdead_0000_0007), size(0)), (Some(8), Some(1)));
+        assert_eq!(size(i32::MAX as u64), Some(1 << 31));
+        // the upper half is undefined
+        assert_eq!((size(0xffff_ffff), size(u64::MAX), size(0x8000_0000)), (None, None, None));
     }
 }

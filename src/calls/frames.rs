@@ -219,6 +219,11 @@ impl Frames {
         self.frames.iter().rev().find(|frame| frame.returns_to(site, sp))
     }
 
+    /// The same, to be changed.
+    pub(super) fn returning_mut(&mut self, site: Addr, sp: u64) -> Option<&mut PendingCall> {
+        self.frames.iter_mut().rev().find(|frame| frame.returns_to(site, sp))
+    }
+
     pub(super) fn pop_latest(&mut self) -> Option<PendingCall> {
         self.frames.pop()
     }

@@ -138,6 +138,20 @@ impl Operation {
         }
     }
 
+    /// The size in bytes of the block that it has handed out anew; None if it has failed, or left the block that was
+    /// there as it was.
+    pub fn new_block_at_return(self, returned: Returned) -> Option<u64> {
+        let block = self.handed_out(returned);
+        let (size, is_new) = match self {
+            Self::GrowOut { old, old_size, .. } => {
+                let size = returned.size.unwrap_or(old_size);
+                (size, (block, size) != (old, old_size))
+            }
+            _ => (returned.size.or_else(|| self.new_block())?, true),
+        };
+        (is_new && !block.is_null()).then_some(size)
+    }
+
     /// Whether it can only hand out a block.
     pub(super) const fn allocates(self) -> bool {
         matches!(self, Self::Allocate { .. } | Self::Overflow { .. } | Self::AllocateOut { .. })
@@ -183,6 +197,14 @@ pub enum Recorded {
 }
 
 impl Recorded {
+    /// The same of a call whose new block turns out to be recorded, too, when it returns.
+    pub const fn with_new_block(self) -> Self {
+        match self {
+            Self::All | Self::OldBlock => Self::All,
+            Self::Failure | Self::NewBlock => Self::NewBlock,
+        }
+    }
+
     /// What is to be told of `event`, which belongs to such a call.
     #[inline]
     pub fn of(self, event: EventKind) -> Option<EventKind> {
@@ -220,14 +242,13 @@ pub fn outcome<F: FnMut(EventKind) + ?Sized>(operation: Operation, returned: Ret
         Operation::Allocate { size } | Operation::AllocateOut { size, .. } => {
             tell(allocated(operation.handed_out(returned), returned.size.unwrap_or(size)));
         }
-        Operation::GrowOut { old, old_size, .. } => {
-            let (new, size) = (operation.handed_out(returned), returned.size.unwrap_or(old_size));
-            let is_as_before = new.is_null() || (new, size) == (old, old_size);
-            match (old.is_null(), is_as_before) {
-                (true, true) => {}
-                (true, false) => tell(EventKind::Allocated { block: new, size, by }),
-                (false, true) => tell(EventKind::ReallocAbandoned { old, task: by.task }),
-                (false, false) => tell(EventKind::ReallocEnded { old, new, size, by }),
+        Operation::GrowOut { old, .. } => {
+            let new = operation.handed_out(returned);
+            match (old.is_null(), operation.new_block_at_return(returned)) {
+                (true, None) => {}
+                (true, Some(size)) => tell(EventKind::Allocated { block: new, size, by }),
+                (false, None) => tell(EventKind::ReallocAbandoned { old, task: by.task }),
+                (false, Some(size)) => tell(EventKind::ReallocEnded { old, new, size, by }),
             }
         }
         Operation::Overflow { size } => tell(EventKind::Failed { size, by }),

@@ -124,7 +124,7 @@ pub(super) struct AttachArguments {
     pub(super) profile: ProfileArguments,
 }
 
-/// Tell what this machine allows, and what to change
+/// Show what this machine allows, and what to change
 ///
 /// Checks the kernel's settings, really traces a child for a moment, measures what a stop costs here, and looks for debug
 /// files. The exit status is 0 if programs can be profiled here, else 1.
@@ -363,7 +363,7 @@ pub(super) struct ProfileArguments {
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Display")]
     pub(super) quiet: bool,
 
-    /// Tell what happens; twice: why; three times: everything
+    /// Say what happens; twice: why; three times: everything
     #[arg(short, long, action = clap::ArgAction::Count, help_heading = "Display")]
     pub(super) verbose: u8,
 

@@ -74,7 +74,7 @@ pub struct HeapOptions {
     pub color: When,
 }
 
-/// Tell what the memory of a process is used for that was never traced
+/// Show what the memory of a process is used for that was never traced
 ///
 /// Walks the allocator's own structures (glibc's malloc, musl's, mimalloc's, jemalloc's) and the kernel's tables of pages: live blocks, what was freed and still takes memory, what
 /// malloc_trim(0) would give back, the program's own mappings, stacks, files. Nothing need have been installed in the process. It stands still for a
@@ -127,7 +127,7 @@ pub(super) struct HeapArguments {
     #[arg(long)]
     json: bool,
 
-    /// Tell what one variable, or the block at an address, retains, as a tree
+    /// Show what one variable, or the block at an address, retains, as a tree
     ///
     /// A variable by its name, as its module's symbols have it, without arguments; an address in hex, 0x first, anywhere in the block.
     #[arg(long, value_name = "SYMBOL|ADDRESS", conflicts_with_all = ["json", "trim"])]

@@ -194,7 +194,9 @@ impl View<'_> {
     /// Prints one answer after the other.
     fn print(&self, mut asker: Asker, mut state: State) -> anyhow::Result<Seen> {
         let mut seen = 0;
-        let mut due = Instant::now();
+        // what has just begun knows of nothing yet
+        let is_new = self.subject.attached && !self.options.existing;
+        let mut due = Instant::now() + if is_new { self.options.every } else { Duration::ZERO };
         while !self.is_over() {
             if !asker.is_waiting() && Instant::now() >= due {
                 due = Instant::now() + self.options.every;

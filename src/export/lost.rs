@@ -22,7 +22,7 @@ const STEPS: usize = 24;
 /// Columns of a line of prose.
 const WIDTH: usize = 100;
 
-const NO_STACKS: &str = "Where the blocks were allocated is not known, as nobody traced the process then: `heaptrace attach` tells it of those to come. \
+const NO_STACKS: &str = "Where the blocks were allocated is not known, as nobody traced the process then: `heaptrace attach` records it of those to come. \
      Sizes are what the program may use of a block: with glibc's malloc up to 31 bytes more than it asked for, more where it is aligned or has a mapping of its own.";
 
 /// What is told.

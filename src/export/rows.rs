@@ -2,7 +2,7 @@
 
 use super::escape::printable;
 use super::telling::{is_plumbing, telling};
-use super::text::{Paint, basename, is_system_file, keep_end, left, place, short_name};
+use super::text::{Paint, basename, is_system_file, keep_end_of_path, left, place, short_name};
 use super::view::{NamedFrame, TRUNCATED_STACK, View};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -44,7 +44,7 @@ impl RowFrame<'_> {
         };
         let named = self.lines.iter().take(LINES).map(u32::to_string).collect::<Vec<_>>().join(", ");
         let more = if self.lines.len() > LINES { ", …" } else { "" };
-        keep_end(&format!("{}:{named}{more}", printable(file)), width)
+        keep_end_of_path(&format!("{}:{named}{more}", printable(file)), width)
     }
 }
 

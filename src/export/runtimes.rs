@@ -24,7 +24,7 @@ enum Sign {
     Function(&'static str),
 }
 
-const RUNTIMES: [Runtime; 4] = [
+const RUNTIMES: [Runtime; 5] = [
     Runtime {
         name: "Java",
         sign: Sign::Module("libjvm.so"),
@@ -49,6 +49,12 @@ const RUNTIMES: [Runtime; 4] = [
         sign: Sign::Function("StgRun"),
         advice: "Haskell's code has unwind tables only where ghc has built it with -g. Its objects lie in memory that the runtime maps, not in blocks of \
                  malloc: `+RTS -hT` counts them.",
+    },
+    Runtime {
+        name: "PHP",
+        sign: Sign::Function("php_module_startup"),
+        advice: "PHP takes the memory of its scripts from pieces that it maps, not from malloc, unless USE_ZEND_ALLOC=0 \
+                 is in its environment: then each of its blocks is seen.",
     },
 ];
 

@@ -291,7 +291,7 @@ fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackT
     };
     let temporary = sites.iter().filter(|site| site.temporary > 0);
     let rank = |site: &StackTotals| (Reverse((site.temporary, amount(site).bytes)), site.stack);
-    let sorted = Largest::of(temporary, top, |site| amount(site).bytes, rank);
+    let sorted = Largest { by_blocks: true, ..Largest::of(temporary, top, |site| amount(site).bytes, rank) };
     stack_table(out, layout, view, "Temporary, about", &sorted, amount);
 }
 
@@ -308,6 +308,8 @@ pub(crate) struct Largest<'a> {
     pub count: usize,
     /// The bytes of all; where they are ranked by number, the blocks.
     pub whole: u64,
+    /// Whether those with most blocks are shown, not those with most bytes.
+    pub by_blocks: bool,
 }
 
 impl<'a> Largest<'a> {
@@ -325,7 +327,7 @@ impl<'a> Largest<'a> {
         amount: impl Fn(&StackTotals) -> u64,
         rank: impl Fn(&StackTotals) -> K,
     ) -> Self {
-        let mut largest = Self { shown: Vec::new(), count: 0, whole: 0 };
+        let mut largest = Self { shown: Vec::new(), count: 0, whole: 0, by_blocks: false };
         // of a million sites few are shown: what can't be among them is dropped now and then
         let room = top.saturating_mul(2).max(KEPT);
         let keep = |shown: &mut Vec<&'a StackTotals>| {
@@ -354,7 +356,7 @@ pub(crate) fn stack_table(
     sites: &Largest<'_>,
     amount: impl Fn(&StackTotals) -> Amount,
 ) {
-    let Largest { shown, count, whole } = sites;
+    let Largest { shown, count, whole, by_blocks } = sites;
     let whole = *whole;
     if shown.is_empty() {
         return;
@@ -363,7 +365,9 @@ pub(crate) fn stack_table(
     let which = match (shown.len(), *count) {
         (_, 1) => "in one stack".to_owned(),
         (some, of) if some == of => format!("in {all} stacks"),
+        (1, _) if *by_blocks => format!("in {all} stacks, of which the one with most blocks"),
         (1, _) => format!("in {all} stacks, of which the largest"),
+        (some, _) if *by_blocks => format!("in {all} stacks, of which the {some} with most blocks"),
         (some, _) => format!("in {all} stacks, of which the largest {some}"),
     };
     heading(out, layout, &format!("{title}: {} {which}", human_bytes(whole)));

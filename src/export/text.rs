@@ -121,12 +121,30 @@ pub(crate) fn right(text: &str, width: usize) -> String {
     format!("{:missing$}{text}", "")
 }
 
+/// The words of a text; a figure and its unit, or what it counts, are one.
+fn words(text: &str) -> Vec<String> {
+    let is_figure = |word: &str| {
+        word.ends_with(|c: char| c.is_ascii_digit()) && word.chars().all(|c| c.is_ascii_digit() || c == ',' || c == '.')
+    };
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        match words.last_mut() {
+            Some(last) if is_figure(last.trim_start_matches('(')) => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words
+}
+
 /// Wraps a paragraph at spaces: the first line as it comes, the others behind `indent` spaces.
 pub(crate) fn wrap(text: &str, indent: usize, width: usize) -> String {
     let room = width.saturating_sub(indent).max(20);
     let mut wrapped = String::new();
     let mut used = 0;
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
+    for word in words(text) {
         let length = word.chars().count();
         if used > 0 && used + 1 + length > room {
             wrapped.push('\n');
@@ -136,7 +154,7 @@ pub(crate) fn wrap(text: &str, indent: usize, width: usize) -> String {
             wrapped.push(' ');
             used += 1;
         }
-        wrapped.push_str(word);
+        wrapped.push_str(&word);
         used += length;
     }
     wrapped
@@ -152,11 +170,20 @@ pub(crate) fn keep_end(text: &str, width: usize) -> String {
     format!("…{kept}")
 }
 
+/// Cuts a path in front, between two folders if one of these may stay, else within the file's name.
+pub(crate) fn keep_end_of_path(path: &str, width: usize) -> String {
+    let end = keep_end(path, width);
+    match end.strip_prefix('…').and_then(|kept| kept.find('/').map(|slash| &kept[slash..])) {
+        Some(kept) => format!("…{kept}"),
+        None => end,
+    }
+}
+
 /// `file.c:12`, with the directories if there is room; the module where no file is known.
 pub(crate) fn place(frame: &NamedFrame<'_>, width: usize) -> String {
     match (frame.file, frame.line) {
-        (Some(file), 0) => keep_end(&printable(file), width),
-        (Some(file), line) => keep_end(&format!("{}:{line}", printable(file)), width),
+        (Some(file), 0) => keep_end_of_path(&printable(file), width),
+        (Some(file), line) => keep_end_of_path(&format!("{}:{line}", printable(file)), width),
         (None, _) if is_unresolved(frame.name) => String::new(),
         (None, _) => {
             let module = frame.module.map(|module| keep_end(&basename(&module.path), width.saturating_sub(2)));
@@ -256,6 +283,26 @@ mod tests {
     fn sizes_switch_units_without_showing_1024() {
         let shown = [0, 1023, 1024, 1536, 1_048_575, 1_048_576, u64::MAX].map(human_bytes);
         assert_eq!(shown, ["0 B", "1023 B", "1.00 KiB", "1.50 KiB", "1.00 MiB", "1.00 MiB", "16.00 EiB"]);
+    }
+
+    #[test]
+    fn a_figure_and_its_unit_stay_on_one_line() {
+        let text = "in all 12.5 %, of 1.20 MiB, and so (1,204 B) on. 5 more";
+        assert_eq!(wrap(text, 2, 22), "in all 12.5 %, of\n  1.20 MiB, and so\n  (1,204 B) on. 5 more");
+        assert_eq!(wrap("they lost 14,608 bytes in 2 blocks", 0, 20), "they lost\n14,608 bytes in\n2 blocks");
+        assert_eq!(wrap("it was in 1999, 2012. And so on", 0, 20), "it was in 1999,\n2012. And so on");
+    }
+
+    #[test]
+    fn paths_are_cut_between_folders() {
+        let cut = |width| keep_end_of_path("/usr/include/c++/12/bits/invoke.h:61", width);
+        assert_eq!(
+            [cut(36), cut(35), cut(20)],
+            ["/usr/include/c++/12/bits/invoke.h:61", "…/include/c++/12/bits/invoke.h:61", "…/bits/invoke.h:61"]
+        );
+        assert_eq!(cut(13), "…/invoke.h:61");
+        assert_eq!(cut(12), "…invoke.h:61");
+        assert_eq!(cut(6), "….h:61");
     }
 
     #[test]

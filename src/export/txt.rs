@@ -77,7 +77,7 @@ fn started(view: &View<'_>) -> String {
 }
 
 fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites: &[StackTotals], top: usize) {
-    let Largest { shown, count, whole } = Largest::by_bytes(sites, top, |site| site.of(value));
+    let Largest { shown, count, whole, .. } = Largest::by_bytes(sites, top, |site| site.of(value));
     let title = format!(
         "{}: {} in {}",
         sections::value_title(view, value),
@@ -114,7 +114,7 @@ fn lifetime(view: &View<'_>, site: &StackTotals) -> String {
 
 fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTotals], top: usize) {
     let with_temporary = sites.iter().filter(|site| site.temporary > 0);
-    let Largest { shown, count, whole } =
+    let Largest { shown, count, whole, .. } =
         Largest::of(with_temporary, top, |site| site.temporary, |site| (Reverse(site.temporary), site.stack));
     if count == 0 {
         return;

@@ -1,6 +1,6 @@
-//! Keeps the recordings of processes that have ended until all have: `make` of a large project leaves thousands. Processes of
-//! one program have most of their stacks in common, once these are told by places in modules instead of addresses; and most
-//! of what they count is small numbers.
+//! Keeps the recordings of processes that have ended until all have: `make` of a large project leaves thousands.
+//! Processes of one program have most of their stacks in common, once these are told by places in modules instead of
+//! addresses; and most of what they count is small numbers.
 
 use super::modulerecord::ModuleRecord;
 use super::recording::Recording;
@@ -17,8 +17,8 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-/// A module, by its path and which one of those with that path it was in its process (dlmopen, dlclose and dlopen). Nothing is
-/// told of its contents: a recording is given back with its own modules.
+/// A module, by its path and which one of those with that path it was in its process (dlmopen, dlclose and dlopen).
+/// Nothing is told of its contents: a recording is given back with its own modules.
 type ModuleKey = (PathBuf, usize);
 
 /// The archive of one session. A recording comes back from the archive that it was added to only.
@@ -197,8 +197,8 @@ mod tests {
         if depth == 4 { table.truncated(whole) } else { whole }
     }
 
-    /// Two processes of one program, which lies elsewhere in each, and has one library twice: what they share is kept once, and
-    /// each gets its own back.
+    /// Two processes of one program, which lies elsewhere in each, and has one library twice: what they share is kept
+    /// once, and each gets its own back.
     #[test]
     fn stacks_of_one_program_are_shared_and_come_back_as_they_were() {
         let library = "/lib/c.so";

@@ -1,7 +1,8 @@
-//! What glibc's arenas have kept at the end of a program whose threads free much of what others have allocated: such memory goes back to the arena that it came from, whoever needs some.
+//! What glibc's arenas have kept at the end of a program whose threads free much of what others have allocated: such
+//! memory goes back to the arena that it came from, whoever needs some.
 //!
-//! glibc's own structures tell where the parts of the arenas are, and the heap model what lives in them. No chunk is looked at: the program waits for some milliseconds, and 20 for each million
-//! of live blocks.
+//! glibc's own structures tell where the parts of the arenas are, and the heap model what lives in them. No chunk is
+//! looked at: the program waits for some milliseconds, and 20 for each million of live blocks.
 
 use super::process::Process;
 use crate::advice;
@@ -10,11 +11,13 @@ use crate::heapmodel::LiveBlock;
 use crate::heapwalk::glibc::{self, Part};
 use crate::heapwalk::{self, Sources};
 
-/// The data of glibc, and of a small program that has it in itself, has fewer bytes than this. More is not read: the program waits.
+/// The data of glibc, and of a small program that has it in itself, has fewer bytes than this. More is not read: the
+/// program waits.
 const MOST_DATA: u64 = 8 << 20;
 
 impl Process {
-    /// Tells what each part of each arena holds, if that is of interest, while thread `tid` stands still: the program is about to end, or its profile is of now.
+    /// Tells what each part of each arena holds, if that is of interest, while thread `tid` stands still: the program
+    /// is about to end, or its profile is of now.
     pub(super) fn tell_arenas(&mut self, tid: i32) {
         self.settle();
         self.await_existing();

@@ -31,7 +31,8 @@ impl Session {
     /// Starts or attaches to the target and writes nothing to it yet. To be called on the tracer thread.
     ///
     /// # Errors
-    /// If the program can't be executed or the process can't be traced. A program has run no instruction of its own then.
+    /// If the program can't be executed or the process can't be traced. A program has run no instruction of its own
+    /// then.
     pub(super) fn start(
         target: Target,
         settings: Settings,
@@ -218,8 +219,8 @@ fn describe_repair(repaired: Repaired) -> String {
 }
 
 impl Process {
-    /// At an attach: gets to know the image, and places all probes but the allocator's. Those come last, as busy threads run
-    /// into them at once.
+    /// At an attach: gets to know the image, and places all probes but the allocator's. Those come last, as busy
+    /// threads run into them at once.
     fn prepare(&mut self) -> crate::tracer::Result<()> {
         let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
         let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);

@@ -1,5 +1,5 @@
-//! The way round a whole session, and the way out of it: whatever breaks in here, an error or a panic, the process gets its
-//! code back and lives on, and the user is told what became of it.
+//! The way round a whole session, and the way out of it: whatever breaks in here, an error or a panic, the process gets
+//! its code back and lives on, and the user is told what became of it.
 
 use super::Session;
 use super::aftermath::{Aftermath, BreakOff};
@@ -15,13 +15,14 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Traces `target` to its end, or until `control` asks for a detach. Returns what was found out of it, and of the others if they
-/// are followed. What was recorded until it broke off is a recording, too: [`super::Recording::broken_off`] tells. To be called
-/// on a thread of its own, which must end afterwards: with it ends what is left of the tracing.
+/// Traces `target` to its end, or until `control` asks for a detach. Returns what was found out of it, and of the
+/// others if they are followed. What was recorded until it broke off is a recording, too:
+/// [`super::Recording::broken_off`] tells. To be called on a thread of its own, which must end afterwards: with it ends
+/// what is left of the tracing.
 ///
 /// # Errors
-/// If tracing could not begin, or if nothing is left of what it has found: [`SessionError::BrokenOff`] tells what became of the
-/// process.
+/// If tracing could not begin, or if nothing is left of what it has found: [`SessionError::BrokenOff`] tells what
+/// became of the process.
 pub fn trace(
     target: Target,
     settings: Settings,
@@ -89,15 +90,15 @@ impl Session {
         self.fate()
     }
 
-    /// What has become of the target, and the program that was started if it runs on. A panic here would be the end of what was
-    /// recorded: the second look is at what the first one has broken at.
+    /// What has become of the target, and the program that was started if it runs on. A panic here would be the end of
+    /// what was recorded: the second look is at what the first one has broken at.
     fn fate(&self) -> (Aftermath, Option<i32>) {
         let look = || catch_unwind(AssertUnwindSafe(|| (self.aftermath(), self.child_that_lives_on())));
         look().or_else(|_| look()).unwrap_or((Aftermath::Ended, None))
     }
 
-    /// What has become of the target when nothing of ours is to be done any more: of several processes, of the one that it is
-    /// worst for.
+    /// What has become of the target when nothing of ours is to be done any more: of several processes, of the one that
+    /// it is worst for.
     fn aftermath(&self) -> Aftermath {
         let mut all = self.processes.iter().map(Process::aftermath);
         let first = all.next().unwrap_or(Aftermath::Ended);

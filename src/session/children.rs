@@ -98,8 +98,9 @@ impl Session {
         Ok(None)
     }
 
-    /// A task of the process in `slot` tells of a child or thread that it has just made. A process is followed from here on, from its first stop, for
-    /// which the parent waits: with a copy of what is known of its parent, or as one who shares that one's memory.
+    /// A task of the process in `slot` tells of a child or thread that it has just made. A process is followed from
+    /// here on, from its first stop, for which the parent waits: with a copy of what is known of its parent, or as one
+    /// who shares that one's memory.
     pub(super) fn follow_child(&mut self, slot: Slot, parent: &Stopped) {
         let has_gone = || {
             let child = parent.event_message().ok().and_then(|child| i32::try_from(child).ok());
@@ -217,8 +218,9 @@ impl Process {
         Ok(copy)
     }
 
-    /// Gives a forked child, which is stopped and has one thread, its original code back. The order is the one in which it lives
-    /// on if we are killed meanwhile: without breakpoints it needs no handler, without the handler and its remote call no pads.
+    /// Gives a forked child, which is stopped and has one thread, its original code back. The order is the one in which
+    /// it lives on if we are killed meanwhile: without breakpoints it needs no handler, without the handler and its
+    /// remote call no pads.
     fn clean_copy_to_detach(&mut self, child: &Stopped) {
         let tid = child.tid();
         match TargetMemory::open(tid, tid).and_then(|memory| self.clean_copy(child, memory)) {

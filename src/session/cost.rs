@@ -9,8 +9,8 @@ use std::time::Duration;
 const STOPS_PER_LOOK: u64 = 1024;
 
 impl Process {
-    /// For how long it was traced, ns: what the times of its events and of its end are told in. By the clock of the events, so that none
-    /// of them comes after the end.
+    /// For how long it was traced, ns: what the times of its events and of its end are told in. By the clock of the
+    /// events, so that none of them comes after the end.
     pub(super) fn lived_ns(&self) -> u64 {
         self.observer.age_ns()
     }

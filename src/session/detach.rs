@@ -1,16 +1,19 @@
-//! Detaching from the target so that it never notices: from all processes ([`Session::detach`]), or from one while the others are
-//! traced on ([`Session::begin_detach_of`]).
+//! Detaching from the target so that it never notices: from all processes ([`Session::detach`]), or from one while the
+//! others are traced on ([`Session::begin_detach_of`]).
 //!
 //! 1. The original code is written back, while threads run (`undo.rs`).
 //! 2. Tasks that stand at a stop already are detached from: [`Session::detach_task`].
-//! 3. Every thread that may stand behind a breakpoint, or in a pad, is told to stop (`ask.rs`). Threads that sleep are left
-//!    alone, because a PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the tracer thread ends.
-//! 4. A task that stops is moved to the original code (`prepare.rs`). It may have to run on, into a stop that is about to be
-//!    reported.
-//! 5. Where it can make a system call, it takes the SIGTRAP fallback out. Then it is detached from: [`Session::finish_detach`].
-//! 6. Where all threads of a process sleep, and the fallback is still there, or memory of the jump engine (`region.rs`), one is woken for it (`ask.rs`). One thread
-//!    stays stopped for it until all others have gone: [`Session::detach_last`]. Where some could not be stopped, as in a process
-//!    that is frozen, the fallback stays: one of them may have hit a breakpoint already, and dies without it when it goes on.
+//! 3. Every thread that may stand behind a breakpoint, or in a pad, is told to stop (`ask.rs`). Threads that sleep are
+//!    left alone, because a PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the
+//!    tracer thread ends.
+//! 4. A task that stops is moved to the original code (`prepare.rs`). It may have to run on, into a stop that is about
+//!    to be reported.
+//! 5. Where it can make a system call, it takes the SIGTRAP fallback out. Then it is detached from:
+//!    [`Session::finish_detach`].
+//! 6. Where all threads of a process sleep, and the fallback is still there, or memory of the jump engine
+//!    (`region.rs`), one is woken for it (`ask.rs`). One thread stays stopped for it until all others have gone:
+//!    [`Session::detach_last`]. Where some could not be stopped, as in a process that is frozen, the fallback stays:
+//!    one of them may have hit a breakpoint already, and dies without it when it goes on.
 //! 7. The pads are emptied when every thread was seen outside of them. What could not be done is noted (`undo.rs`), for
 //!    [`super::aftermath`].
 //!
@@ -38,19 +41,20 @@ use prepare::Prepared;
 pub(super) use region::AddedMemory;
 use std::time::{Duration, Instant};
 
-/// How long threads are waited for before the detach goes on without them: those in an uninterruptible sleep can't stop, and can't
-/// hit anything either.
+/// How long threads are waited for before the detach goes on without them: those in an uninterruptible sleep can't
+/// stop, and can't hit anything either.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The same while one of them is ready to run: it stops as soon as others leave it a processor, and would hit something then.
+/// The same while one of them is ready to run: it stops as soon as others leave it a processor, and would hit something
+/// then.
 const PATIENCE_WITH_READY: Duration = Duration::from_secs(60);
 
 /// From then on the wait takes no processor, which the threads may be waiting for.
 const SOON: Duration = Duration::from_millis(50);
 
 impl Session {
-    /// Restores the target's code and detaches from all its tasks. Afterwards the tracer thread must end. May be called again if
-    /// it was broken off.
+    /// Restores the target's code and detaches from all its tasks. Afterwards the tracer thread must end. May be called
+    /// again if it was broken off.
     pub(super) fn detach(&mut self) -> Result<(), SessionError> {
         let Self { processes, stops, .. } = self;
         for process in processes.iter_mut() {
@@ -113,7 +117,8 @@ impl Session {
         self.detach_reported()
     }
 
-    /// Detaches from the threads, of some processes, that were kept stopped until all others had gone. Whether there was one.
+    /// Detaches from the threads, of some processes, that were kept stopped until all others had gone. Whether there
+    /// was one.
     fn detach_last(&mut self, of: impl Fn(&Process) -> bool) -> bool {
         let last: Vec<_> =
             self.processes.iter().filter(|process| of(process)).filter_map(|p| p.teardown.last_to_detach).collect();
@@ -127,8 +132,8 @@ impl Session {
         !last.is_empty()
     }
 
-    /// One process of several is to be detached from, while the others are traced on: takes its probes away and makes its threads
-    /// stop. Each is detached from at its next stop: [`Self::on_stop_of_detaching`].
+    /// One process of several is to be detached from, while the others are traced on: takes its probes away and makes
+    /// its threads stop. Each is detached from at its next stop: [`Self::on_stop_of_detaching`].
     pub(super) fn begin_detach_of(&mut self, slot: Slot) {
         let Self { processes, stops, .. } = self;
         let Some(process) = processes.get_mut(slot).filter(|process| !process.teardown.detaching) else { return };
@@ -156,8 +161,8 @@ impl Session {
         Some(slot).filter(|_| !is_other_ones)
     }
 
-    /// Detaches from a stopped task of a process that [`Self::begin_detach_of`] was called for. What it has forked until now is a
-    /// process of its own, which is traced.
+    /// Detaches from a stopped task of a process that [`Self::begin_detach_of`] was called for. What it has forked
+    /// until now is a process of its own, which is traced.
     pub(super) fn on_stop_of_detaching(&mut self, slot: Slot, mut stop: Stop) {
         let (tid, status) = (stop.tid(), stop.status);
         if stop.slot.is_none() {
@@ -240,8 +245,8 @@ impl Session {
         }
     }
 
-    /// Detaches from a stopped task, or lets it run on into the stop at which that can be done. It is not left stopped if that can be
-    /// helped: the kernel would detach it in the state that it is in.
+    /// Detaches from a stopped task, or lets it run on into the stop at which that can be done. It is not left stopped
+    /// if that can be helped: the kernel would detach it in the state that it is in.
     fn detach_task(&mut self, stop: Stop) {
         self.stops.serving = Some(Serving { tid: stop.tid(), status: stop.status, answer: None });
         let slot = self.slot_of(&stop);
@@ -263,7 +268,8 @@ impl Session {
         self.stops.serving = None;
     }
 
-    /// Detaches from a task that has left the pads and the traps, or is in a pad at most, delivering `signal` (0: none).
+    /// Detaches from a task that has left the pads and the traps, or is in a pad at most, delivering `signal` (0:
+    /// none).
     fn finish_detach(&mut self, stop: Stop, signal: i32) {
         let tid = stop.tid();
         let answer = Some(Action::Resume(signal));

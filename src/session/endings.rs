@@ -1,5 +1,6 @@
-//! What ends while the session goes on is told at once to who writes parts of a series: an image that an exec replaces, and a process
-//! of which others are left. Afterwards nothing would be left of the one, and only totals of the other's stacks as they were.
+//! What ends while the session goes on is told at once to who writes parts of a series: an image that an exec replaces,
+//! and a process of which others are left. Afterwards nothing would be left of the one, and only totals of the other's
+//! stacks as they were.
 
 use super::interim::Interim;
 use super::recording::Recording;

@@ -1,19 +1,20 @@
-//! What an engine tells the observer of one process, and what it is told in return. The trap engine makes reports, the jump engine tells parts of calls. Which engine sees a function's calls is a property
-//! of its probe ([`crate::breakpoints::Probe`]); the trap engine is in `trap.rs`.
+//! What an engine tells the observer of one process, and what it is told in return. The trap engine makes reports, the
+//! jump engine tells parts of calls. Which engine sees a function's calls is a property of its probe
+//! ([`crate::breakpoints::Probe`]); the trap engine is in `trap.rs`.
 
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Family;
 use crate::calls::{CallContext, Entry, Operation, Recorded, Return, Returned, ToldOfBlock};
 use crate::event::{EventKind, Missed};
 use crate::jump::layout::Kind;
-use crate::unwinder::{StackTable, Unwound};
+use crate::unwinder::{Quality, StackTable, Unwound};
 
 /// What an engine saw.
 pub(super) enum EngineReport<'a> {
     /// A thread is at the entry of a probed function.
     Entry(Entry, &'a mut dyn EntryContext),
     /// A thread has arrived at a watched return address.
-    Return(Return),
+    Return(Return, &'a mut dyn ReturnContext),
     /// No return of the thread's latest call can be watched: it counts as far as its entry tells.
     ReturnUnwatchable(TaskId),
     /// The thread's latest call has not begun: the thread will come to its entry once more.
@@ -66,10 +67,21 @@ pub(super) struct Part {
     pub(super) recorded: Option<Recorded>,
     /// The interval that the routine has picked the block with, where blocks are sampled; 0: it has not.
     pub(super) interval: u64,
-    /// Whether the thread has allocated blocks that were not picked since it picked one last; of a part that gives a block back.
+    /// Whether the thread has allocated blocks that were not picked since it picked one last; of a part that gives a
+    /// block back.
     pub(super) counted_since: bool,
     /// When it was seen, see [`crate::event::Event::time_ns`].
     pub(super) time_ns: u64,
+}
+
+/// What the engine tells of a return only if it is asked.
+pub(super) trait ReturnContext {
+    /// With which interval in bytes a block of `size` bytes is picked, if the engine decides that; 0: it is not.
+    fn picks(&mut self, _size: u64) -> Option<u64> {
+        None
+    }
+    /// What of a stack that was walked at a call's entry was not seen.
+    fn missed(&self, stack: StackId) -> Option<Missed>;
 }
 
 /// What the engine tells of an entry only if it is asked.
@@ -89,15 +101,26 @@ pub(super) trait EntryContext: CallContext {
         false
     }
 
-    /// Of a call that gives a block back, or resizes it: the block, and how many bytes at its end the program has never written. None if that
-    /// is not known, or not wanted.
+    /// Of a call that gives a block back, or resizes it: the block, and how many bytes at its end the program has never
+    /// written. None if that is not known, or not wanted.
     fn unwritten(&mut self, _operation: Operation) -> Option<(Addr, u64)> {
         None
     }
-    /// Whether the call at hand, of mmap or its kin, is made in the service of an allocator whose functions are on `stack`.
+    /// Whether the call at hand, of mmap or its kin, is made in the service of an allocator whose functions are on
+    /// `stack`.
     fn is_within_allocator(&mut self, _stack: StackId) -> bool {
         false
     }
-    /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as `stack` tells.
+    /// The wrapper that has made the call, if one has: where it begins, and the family that it belongs to as far as
+    /// `stack` tells.
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)>;
+}
+
+/// What of a stack that was walked down to `max_depth` frames was not seen.
+pub(super) fn missed_of(stacks: &StackTable, stack: StackId, max_depth: u32) -> Option<Missed> {
+    match stacks.quality(stack) {
+        Quality::Complete => None,
+        Quality::Guessed => Some(Missed::UnwindRule),
+        Quality::Truncated => Some(Missed::OuterFrames { cut: stacks.depth(stack) >= max_depth }),
+    }
 }

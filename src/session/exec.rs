@@ -151,8 +151,8 @@ impl Process {
         Ok(Action::Resume(0))
     }
 
-    /// The process has become a program that can't be traced, and runs on without us. What is told of it is the image before, as an
-    /// empty profile would be no use.
+    /// The process has become a program that can't be traced, and runs on without us. What is told of it is the image
+    /// before, as an empty profile would be no use.
     fn detach_new_image(&mut self, tid: i32, why: &str) -> Action {
         let new = procfs::program_name(self.pid, tid);
         let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.identity.program);
@@ -165,8 +165,8 @@ impl Process {
         Action::Detach
     }
 
-    /// Other threads vanish in an exec, some without any event. VM sharers live on, in the old address space. Returns who
-    /// has vanished.
+    /// Other threads vanish in an exec, some without any event. VM sharers live on, in the old address space. Returns
+    /// who has vanished.
     pub(super) fn forget_threads(&mut self) -> Vec<i32> {
         let threads: Vec<_> = self.tasks.iter().filter(|task| task.role == Role::Thread).map(|task| task.id).collect();
         for task in &threads {

@@ -1,11 +1,11 @@
 //! `attach --existing`: the blocks that were there before the attach, found in the allocator's own structures.
 //!
-//! All threads stand still outside of the allocator while the process is copied and the probes are placed: so each block
-//! that is there at that moment is in the copy, and whatever happens to it later is seen. Only a thread that is inside of
-//! the allocator then may have handed out or taken back a block that does not look so yet. Such a thread goes on until it
-//! stands elsewhere. A thread of ours walks the copy while the process runs on. Until that is done the events are held
-//! back (`observer/held.rs`); who needs the heap waits ([`Process::await_existing`]). Where there can be no copy, the
-//! process stands still while its own heap is walked.
+//! All threads stand still outside of the allocator while the process is copied and the probes are placed: so each
+//! block that is there at that moment is in the copy, and whatever happens to it later is seen. Only a thread that is
+//! inside of the allocator then may have handed out or taken back a block that does not look so yet. Such a thread goes
+//! on until it stands elsewhere. A thread of ours walks the copy while the process runs on. Until that is done the
+//! events are held back (`observer/held.rs`); who needs the heap waits ([`Process::await_existing`]). Where there can
+//! be no copy, the process stands still while its own heap is walked.
 
 use super::heapcopy::{CopyLease, Forming};
 use super::process::Process;
@@ -39,11 +39,13 @@ const MOST_HELD: usize = 1 << 20;
 /// For so long blocks and events that were held back are told between two stops, for which the program waits.
 const AT_A_TIME: Duration = Duration::from_micros(250);
 
-/// The system calls that an allocator makes: mmap, mprotect, munmap, brk, sched_yield, mremap, madvise, futex. In any other one a thread is not inside of it.
+/// The system calls that an allocator makes: mmap, mprotect, munmap, brk, sched_yield, mremap, madvise, futex. In any
+/// other one a thread is not inside of it.
 const OF_ALLOCATORS: [u64; 8] = [9, 10, 11, 12, 24, 25, 28, FUTEX];
 const FUTEX: u64 = 202;
 
-/// FUTEX_WAIT_BITSET, and the flags beside it (FUTEX_PRIVATE_FLAG, FUTEX_CLOCK_REALTIME): so the C libraries wait for conditions, semaphores and threads, not for an allocator's lock.
+/// FUTEX_WAIT_BITSET, and the flags beside it (FUTEX_PRIVATE_FLAG, FUTEX_CLOCK_REALTIME): so the C libraries wait for
+/// conditions, semaphores and threads, not for an allocator's lock.
 const WAIT_BITSET: u64 = 9;
 const FUTEX_FLAGS: u64 = 128 | 256;
 
@@ -126,8 +128,8 @@ impl Process {
         Ok(())
     }
 
-    /// The heap is about to be looked at, or changes as a whole: waits until the blocks from before the attach are told,
-    /// and all that has happened since.
+    /// The heap is about to be looked at, or changes as a whole: waits until the blocks from before the attach are
+    /// told, and all that has happened since.
     pub(super) fn await_existing(&mut self) {
         let Some(Existing { walk, inside }) = &mut self.existing else { return };
         let inside = *inside;
@@ -203,7 +205,8 @@ impl Process {
         self.leaks.existing_is_known = findings == 0 && inside == 0 && !moves_aligned;
     }
 
-    /// Stops all threads outside of the allocator. Returns how many have not left it. One whose stop the session's loop must hear of can't.
+    /// Stops all threads outside of the allocator. Returns how many have not left it. One whose stop the session's loop
+    /// must hear of can't.
     fn leave_allocator(&mut self, stops: &mut Stops) -> Result<usize> {
         let began = Instant::now();
         let mut pauses = Pauses::default();

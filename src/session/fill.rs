@@ -1,4 +1,5 @@
-//! Capacity that the program has never written (`--perturb`), as far as the process has to be looked at for it: [`crate::fill`] does the rest.
+//! Capacity that the program has never written (`--perturb`), as far as the process has to be looked at for it:
+//! [`crate::fill`] does the rest.
 
 use super::process::Process;
 use crate::addr::TaskId;
@@ -7,7 +8,8 @@ use crate::event::EventKind;
 use crate::fill::FILL;
 
 impl Process {
-    /// A call has ended, and its thread stands behind it: what it has handed out is looked at before the program has it.
+    /// A call has ended, and its thread stands behind it: what it has handed out is looked at before the program has
+    /// it.
     pub(super) fn note_fill(&mut self, task: TaskId, operation: Operation, returned: Returned) {
         let Some(blocks) = &mut self.fill else { return };
         let memory = &mut self.space.memory;

@@ -22,8 +22,8 @@ use crate::unwinder::StackTable;
 use std::sync::Arc;
 
 impl Process {
-    /// What was found out so far, while the process goes on. Its tables are not copied: the figures are for another thread to sum up.
-    /// `with_blocks`: the single blocks are wanted, too.
+    /// What was found out so far, while the process goes on. Its tables are not copied: the figures are for another
+    /// thread to sum up. `with_blocks`: the single blocks are wanted, too.
     pub(super) fn interim(&mut self, with_blocks: bool) -> Interim {
         self.settle();
         self.await_existing();
@@ -255,7 +255,8 @@ impl Process {
 }
 
 impl Recording {
-    /// Adds the figures, and what follows from them: also what only takes time to find out. `follows`: other processes are traced, too.
+    /// Adds the figures, and what follows from them: also what only takes time to find out. `follows`: other processes
+    /// are traced, too.
     pub(super) fn with_figures(mut self, snapshot: Snapshot, follows: bool) -> Self {
         let inherited = |amount: fn(&SiteStats) -> Amount| {
             let sites = snapshot.sites.iter().filter(|site| site.inherited);

@@ -104,7 +104,8 @@ pub struct HeapCapture {
 }
 
 impl HeapCapture {
-    /// Reads the copy, if there is one, and classifies the blocks. What the session had found out by then, with the scan in it. Not for the tracer thread, unless there is no copy.
+    /// Reads the copy, if there is one, and classifies the blocks. What the session had found out by then, with the
+    /// scan in it. Not for the tracer thread, unless there is no copy.
     ///
     /// # Errors
     /// The copy has ended before it was read, in words.

@@ -1,7 +1,10 @@
-//! The copies of a process under trace: it stands still only to be copied, and whoever asks reads the copy while it runs on.
+//! The copies of a process under trace: it stands still only to be copied, and whoever asks reads the copy while it
+//! runs on.
 //!
-//! The tracer thread makes a copy by a thread that has stopped because it was told to, in code of the program's own; where all have stopped for something else, what they have stopped for is
-//! served first. It kills the copy when that has been read, or when the process ends, executes another program or is let go; then a thread of the process takes its status.
+//! The tracer thread makes a copy by a thread that has stopped because it was told to, in code of the program's own;
+//! where all have stopped for something else, what they have stopped for is served first. It kills the copy when that
+//! has been read, or when the process ends, executes another program or is let go; then a thread of the process takes
+//! its status.
 
 use super::heapcapture::HeapCapture;
 use super::process::Process;
@@ -28,8 +31,9 @@ use std::time::Duration;
 /// So often a process is stopped for one that can make a copy, or take the status of one.
 const MOST_TRIES: u32 = 1000;
 
-/// A thread that stood in code of ours runs on for so long at most before it is stopped again, each time for another while. It must not be long: threads that record calls faster than they
-/// are drained wait in our code most of the time, but not just after they were drained, as at each try.
+/// A thread that stood in code of ours runs on for so long at most before it is stopped again, each time for another
+/// while. It must not be long: threads that record calls faster than they are drained wait in our code most of the
+/// time, but not just after they were drained, as at each try.
 const LONGEST_PAUSE: u32 = 61;
 
 const ENDED_EARLY: &str = "the process has ended, become another program or been let go while a copy of its memory was read: ask again if it still runs";
@@ -43,7 +47,8 @@ pub(super) struct Copies {
     alive: Vec<(Forked, Arc<AtomicBool>)>,
     /// Those whose end was waited for, and whose status the process has still to take.
     dead: Vec<Forked>,
-    /// Those whose status could not be taken, as the process had executed another program, with the times of their starts: numbers are given again.
+    /// Those whose status could not be taken, as the process had executed another program, with the times of their
+    /// starts: numbers are given again.
     left: Vec<(Forked, Option<u64>)>,
     /// How often threads may still be stopped for that.
     tries: u32,
@@ -152,7 +157,8 @@ impl Drop for CopyLease {
 }
 
 impl Process {
-    /// Somebody wants the heap, and is told of it as soon as a thread stands where it can make a copy, if there can be one.
+    /// Somebody wants the heap, and is told of it as soon as a thread stands where it can make a copy, if there can be
+    /// one.
     pub(super) fn begin_capture(&mut self, means: Option<Means>, reply: Sender<Reply>, stops: &mut Stops) {
         self.copies.wanted.push(Wanted { means, reply, tries: MOST_TRIES, stopped_ns: 0 });
         // no thread stands still that could be overtaken
@@ -279,7 +285,8 @@ impl Process {
         }
     }
 
-    /// The registers with which a thread goes on that stands where it can make a call for us: in the program's code, not in ours.
+    /// The registers with which a thread goes on that stands where it can make a call for us: in the program's code,
+    /// not in ours.
     fn can_call(&self, thread: &Stopped, mappings: &[Mapping]) -> Option<RawRegs> {
         let raw = thread.registers().ok()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);
@@ -303,7 +310,8 @@ impl Process {
         }
     }
 
-    /// Task `tid`, of which nobody knows, has ended. True if it was a copy: a thread is made to stop, to take its status.
+    /// Task `tid`, of which nobody knows, has ended. True if it was a copy: a thread is made to stop, to take its
+    /// status.
     pub(super) fn note_end_of_copy(&mut self, tid: i32) -> bool {
         let Some(at) = self.copies.alive.iter().position(|(copy, _)| copy.pid() == tid) else { return false };
         let (copy, has_ended) = self.copies.alive.swap_remove(at);
@@ -382,7 +390,8 @@ impl Process {
         Ok(())
     }
 
-    /// A thread that can make a copy takes the statuses of those that the process had made before it executed the present program.
+    /// A thread that can make a copy takes the statuses of those that the process had made before it executed the
+    /// present program.
     ///
     /// # Errors
     /// What was reported of it instead.

@@ -1,8 +1,9 @@
-//! What it means that a thread has arrived at a breakpoint: an allocator call begins or returns, modules come and go, the program tells of
-//! its memory or ends. How the thread gets past the breakpoint is the trap engine's ([`super::trap`]).
+//! What it means that a thread has arrived at a breakpoint: an allocator call begins or returns, modules come and go,
+//! the program tells of its memory or ends. How the thread gets past the breakpoint is the trap engine's
+//! ([`super::trap`]).
 
 use super::awaited::Awaited;
-use super::engine::{EngineReply, EngineReport, EntryContext};
+use super::engine::{EngineReply, EngineReport, EntryContext, ReturnContext, missed_of};
 use super::jump::Jump;
 use super::process::Process;
 use super::stops::Stops;
@@ -168,8 +169,8 @@ impl Process {
         }
         let sets_break = self.settings.table.get(function).is_some_and(|f| f.kind == Kind::Mapping(MapFunction::Brk));
         if sets_break {
-            // Where it is now: nothing else tells by how much it moves. Of sbrk's call, the program's or malloc's, nobody asks: it costs a look at
-            // all maps, at each growth of a heap.
+            // Where it is now: nothing else tells by how much it moves. Of sbrk's call, the program's or malloc's,
+            // nobody asks: it costs a look at all maps, at each growth of a heap.
             let is_sbrks = self.space.is_called_by_sbrk(at, return_addr, &self.settings.table);
             let asked = !is_sbrks && !self.observer.concerns_next(task);
             let end = asked.then(|| self.space.program_break(task.tid)).flatten();
@@ -200,7 +201,10 @@ impl Process {
         let size = self.size_at_return(task, site, regs, out.unwrap_or(Addr(regs.result())));
         let returned = Returned { result: regs.result(), out, size };
         let ending = self.fill.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
-        let answer = self.observer.observe(EngineReport::Return(Return { task, site, sp: regs.sp(), returned }));
+        let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
+        let mut context = EndedCall { stacks: self.space.unwinder.stacks(), max_depth: self.settings.max_depth, cell };
+        let at = Return { task, site, sp: regs.sp(), returned };
+        let answer = self.observer.observe(EngineReport::Return(at, &mut context));
         let matched = answer == EngineReply::CallEnded;
         if matched && let Some(operation) = ending {
             self.note_fill(task, operation, returned);
@@ -221,10 +225,15 @@ impl Process {
     fn size_at_return(&mut self, task: TaskId, site: Addr, regs: &Regs, block: Addr) -> Option<u64> {
         let function = self.observer.function_ending(task, site, regs.sp())?;
         let text = self.settings.table.get(function)?.text?;
-        let written = self.observer.operation_ending(task, site, regs.sp()).and_then(Operation::size_argument);
+        let operation = self.observer.operation_ending(task, site, regs.sp())?;
         let mut memory = self.space.original_memory();
-        if let Some(at) = written {
+        if let Some(at) = operation.size_argument() {
             return memory.read_u64(at);
+        }
+        // Where it has failed, what stands at the pointer is no block.
+        let returned = Returned { result: regs.result(), out: Some(block), size: None };
+        if operation.handed_out(returned).is_null() {
+            return None;
         }
         text.size_at_return(block, regs.result(), &mut |at, bytes| memory.read(at, bytes))
     }
@@ -260,8 +269,8 @@ impl Process {
 /// The functions of glibc that resize blocks.
 const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
 
-/// The stack of a thread at the entry of an allocator function, and the rare questions of [`crate::calls`], answered from the maps and by
-/// a walk.
+/// The stack of a thread at the entry of an allocator function, and the rare questions of [`crate::calls`], answered
+/// from the maps and by a walk.
 struct EntryStack<'a> {
     space: &'a mut AddressSpace,
     regs: &'a Regs,
@@ -280,6 +289,24 @@ struct EntryStack<'a> {
     failure: Option<TracerError>,
     /// What was found, if it was asked for.
     unwound: Option<Unwound>,
+}
+
+/// What a thread at the return of an allocator function is asked for.
+struct EndedCall<'a> {
+    stacks: &'a StackTable,
+    max_depth: u32,
+    /// The thread's cell, if it has one.
+    cell: Option<(&'a Jump, u16)>,
+}
+
+impl ReturnContext for EndedCall<'_> {
+    fn picks(&mut self, size: u64) -> Option<u64> {
+        self.cell.and_then(|(jump, cell)| jump.picks(cell, size))
+    }
+
+    fn missed(&self, stack: StackId) -> Option<Missed> {
+        missed_of(self.stacks, stack, self.max_depth)
+    }
 }
 
 impl CallContext for EntryStack<'_> {

@@ -102,8 +102,8 @@ impl Interim {
         self.with(snapshot, None)
     }
 
-    /// The same, with nothing but those blocks that were allocated since the latest mark of this name and are live. Single blocks must
-    /// have been asked for.
+    /// The same, with nothing but those blocks that were allocated since the latest mark of this name and are live.
+    /// Single blocks must have been asked for.
     ///
     /// # Errors
     /// There is no such mark.

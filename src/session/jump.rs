@@ -13,8 +13,9 @@
 //! | what is seen at stops all the same, or takes longer, and why | `fallback.rs` |
 //! | a thread is taken out of the routine before a signal | `signal.rs` |
 //!
-//! The routine keeps calls in progress in the thread's cell. Where the observer must know of them (a signal, an ask) they are handed over to it,
-//! as calls whose return breakpoints it awaits; the thread then asks at each call until it has none of those.
+//! The routine keeps calls in progress in the thread's cell. Where the observer must know of them (a signal, an ask)
+//! they are handed over to it, as calls whose return breakpoints it awaits; the thread then asks at each call until it
+//! has none of those.
 
 mod ask;
 mod clock;
@@ -110,7 +111,8 @@ impl JumpState {
         }
     }
 
-    /// Takes the engine out for as long as the process is changed with what it has recorded. Nothing changes where there is none.
+    /// Takes the engine out for as long as the process is changed with what it has recorded. Nothing changes where
+    /// there is none.
     fn take_on(&mut self) -> Option<Box<Jump>> {
         match std::mem::take(self) {
             Self::On(jump) => Some(jump),
@@ -207,7 +209,8 @@ struct Began {
 }
 
 impl Owner {
-    /// Notes a free as the thread's latest. Whether it is the one before, passed on: by a jump, or by a call of the allocator's own.
+    /// Notes a free as the thread's latest. Whether it is the one before, passed on: by a jump, or by a call of the
+    /// allocator's own.
     fn note_free(&mut self, free: LastFree, by_allocator: bool) -> bool {
         let is_same = self.last_free.is_some_and(|last| {
             last.block == free.block && last.function != free.function && (last.caller == free.caller || by_allocator)
@@ -237,8 +240,9 @@ impl Jump {
         }
     }
 
-    /// Notes how fast the rings and the slots for copies fill: what the fullest was seen to hold has come since they were drained last. A few copies count as half of a
-    /// ring: until the first one was unwound, each call with its new frame is copied, too.
+    /// Notes how fast the rings and the slots for copies fill: what the fullest was seen to hold has come since they
+    /// were drained last. A few copies count as half of a ring: until the first one was unwound, each call with its new
+    /// frame is copied, too.
     fn note_pace(&mut self) {
         let copies = Process::sum_of_cells(self, CELL_COPIES);
         // the program can write there
@@ -378,8 +382,8 @@ impl Jump {
 }
 
 impl Process {
-    /// Whether the thread's calls are recorded, or asked for, from here on: they are asked for while something is known of it that concerns its next
-    /// call.
+    /// Whether the thread's calls are recorded, or asked for, from here on: they are asked for while something is known
+    /// of it that concerns its next call.
     pub(super) fn note_mode(&mut self, tid: i32) {
         let Some(jump) = self.jump.on() else { return };
         let Some(cell) = jump.cell_of(tid) else { return };
@@ -441,8 +445,8 @@ impl Process {
         }
     }
 
-    /// Whether `mapping` holds the stack that the cell's thread is known to have: then it has grown, and to look at all of its frames once more, at each page, would take
-    /// longer the deeper they are.
+    /// Whether `mapping` holds the stack that the cell's thread is known to have: then it has grown, and to look at all
+    /// of its frames once more, at each page, would take longer the deeper they are.
     fn has_grown(&self, cell: u16, mapping: &Mapping) -> bool {
         let known = self.jump.on().map(|jump| jump.stack_range(cell)).unwrap_or_default();
         !known.is_empty() && mapping.start.0 < known.start && known.end <= mapping.end.0

@@ -19,8 +19,8 @@ use std::ops::Range;
 pub(super) type SignalStacks = Vec<(i32, Range<Addr>)>;
 
 impl Process {
-    /// What the kernel tells of the process, which has these mappings. `live`: a thread that lives; `signal_stacks`: those of
-    /// its threads, if all could be asked.
+    /// What the kernel tells of the process, which has these mappings. `live`: a thread that lives; `signal_stacks`:
+    /// those of its threads, if all could be asked.
     pub(super) fn held_by_kernel(live: i32, mappings: &[Mapping], signal_stacks: Option<SignalStacks>) -> KernelHeld {
         let Held { timers, epoll, has_aio, has_io_uring } = kernelheld::of(live, mappings);
         let mut held = KernelHeld::new(timers, epoll, has_aio, has_io_uring);

@@ -54,7 +54,8 @@ pub(super) struct LeakWatch {
     pub(super) names: HashMap<i32, String>,
     /// Memory whose pointers count, as the program says.
     pub(super) regions: Vec<Range<Addr>>,
-    /// Whether all blocks from before the attach are known: the allocator's own memory then holds no pointers that count.
+    /// Whether all blocks from before the attach are known: the allocator's own memory then holds no pointers that
+    /// count.
     pub(super) existing_is_known: bool,
     /// The signal stacks of all threads, if they could be asked for the scan that follows.
     pub(super) signal_stacks: Option<super::kernelheld::SignalStacks>,

@@ -1,8 +1,10 @@
-//! The leak scan: all threads are made to stop, the live blocks and the memory that may point to them are read, the blocks are classified.
+//! The leak scan: all threads are made to stop, the live blocks and the memory that may point to them are read, the
+//! blocks are classified.
 //!
-//! The best moment is libc's `_exit`: the exit handlers have run, all threads are still there. A program that ends otherwise
-//! (exit_group of its own, a deadly signal) is read when the last of its threads reports its end; the registers of those that had
-//! reported before were kept, and their stacks are still mapped. A program that lives on is read on request, or when it says so itself.
+//! The best moment is libc's `_exit`: the exit handlers have run, all threads are still there. A program that ends
+//! otherwise (exit_group of its own, a deadly signal) is read when the last of its threads reports its end; the
+//! registers of those that had reported before were kept, and their stacks are still mapped. A program that lives on is
+//! read on request, or when it says so itself.
 
 use super::heapcapture::{HeapCapture, HeapRead, HeapSources, Reading};
 use super::heapcopy::{Captured, Forming};
@@ -145,7 +147,8 @@ impl Process {
         }
     }
 
-    /// Lets the program stand still for a moment, `present` among its threads if that stands still already: with `means` to be copied, if that can be, else to read its heap.
+    /// Lets the program stand still for a moment, `present` among its threads if that stands still already: with
+    /// `means` to be copied, if that can be, else to read its heap.
     pub(super) fn capture(
         &mut self,
         present: Option<&Stopped>,
@@ -209,8 +212,8 @@ impl Process {
         }
     }
 
-    /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later, in
-    /// turn with all others.
+    /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later,
+    /// in turn with all others.
     pub(super) fn stop_all_threads(&mut self, present: Option<i32>, stops: &mut Stops) -> Result<Vec<ThreadState>> {
         let mut asked = BTreeSet::new();
         let began = Instant::now();
@@ -245,8 +248,8 @@ impl Process {
         Ok(self.thread_states(present, stops))
     }
 
-    /// A thread that stands still. One in a system call holds nothing in its vector registers: the C library's functions need
-    /// not keep them, and what is there is left from what ran before.
+    /// A thread that stands still. One in a system call holds nothing in its vector registers: the C library's
+    /// functions need not keep them, and what is there is left from what ran before.
     fn stopped_thread(&mut self, thread: &Stopped, raw: &RawRegs) -> ThreadState {
         let vectors = if raw.is_in_system_call() { Vec::new() } else { thread.vector_registers().unwrap_or_default() };
         let mut state = ThreadState::stopped(thread.tid(), raw.regs(), vectors);
@@ -322,7 +325,8 @@ impl Process {
         })
     }
 
-    /// What has to be known of a program that stands still to read its heap, or a copy of it. `live`: one of its threads that stand still.
+    /// What has to be known of a program that stands still to read its heap, or a copy of it. `live`: one of its
+    /// threads that stand still.
     fn heap_sources(&mut self, live: i32, threads: Vec<ThreadState>) -> std::result::Result<HeapSources, String> {
         self.settle();
         self.await_existing();

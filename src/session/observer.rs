@@ -1,11 +1,12 @@
 //! What the engines see of one process goes in here; what they are to watch comes out.
 //!
-//! The observer pairs entries with returns (`calls`), stamps what happened, and tells it to all readers of the process's stream, of
-//! which the heap model is the first. It knows neither ptrace nor breakpoints.
+//! The observer pairs entries with returns (`calls`), stamps what happened, and tells it to all readers of the
+//! process's stream, of which the heap model is the first. It knows neither ptrace nor breakpoints.
 
 mod held;
 mod parts;
 mod pauses;
+mod sampled;
 mod stream;
 
 use super::engine::{EngineReply, EngineReport, EntryContext};
@@ -23,6 +24,7 @@ use crate::trace::recorder::Recorder;
 use crate::unwinder::Quality;
 pub(super) use pauses::MOST_MARKED;
 use pauses::Pause;
+use sampled::recorded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -89,7 +91,8 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    /// Of the process `pid`, which tracing begins with, or which begins with an image of its own. `paused`: it begins in a pause.
+    /// Of the process `pid`, which tracing begins with, or which begins with an image of its own. `paused`: it begins
+    /// in a pause.
     pub(super) fn new(shared: &Shared, pid: i32, preexisting: Preexisting, paused: bool) -> Self {
         let process = shared.next_process(pid);
         let mut observer = Self {
@@ -229,7 +232,8 @@ impl Observer {
     pub(super) fn observe(&mut self, report: EngineReport<'_>) -> EngineReply {
         match report {
             EngineReport::Entry(entry, context) => self.enter(entry, context),
-            EngineReport::Return(at) => {
+            EngineReport::Return(at, context) => {
+                self.pick_at_return(&at, context);
                 let time_ns = self.now_ns();
                 let stream = &mut self.stream;
                 match self.calls.leave(&at, &mut |kind| stream.tell(time_ns, kind)) {
@@ -286,6 +290,7 @@ impl Observer {
             return EngineReply::Nothing;
         }
         *entered += 1;
+        let is_picked_at_return = sampler.is_some() && function.is_some_and(sampled::is_sized_at_return);
         let recorded = match sampler {
             None => Recorded::All,
             // They are few, and may be large.
@@ -294,6 +299,9 @@ impl Observer {
                 let operation = calls.operation_at(&entry, &shared.table);
                 let interval = &mut entry.interval;
                 let mut picks = |size| {
+                    if is_picked_at_return {
+                        return false;
+                    }
                     let by_sampler = || if sampler.picks(size) { shared.sample_interval } else { 0 };
                     *interval = context.picks(size).unwrap_or_else(by_sampler);
                     *interval > 0
@@ -301,7 +309,8 @@ impl Observer {
                 operation.map_or(Recorded::All, |operation| recorded(operation, &mut picks, &stream.model))
             }
         };
-        let hides_allocation = !frees && matches!(recorded, Recorded::Failure | Recorded::OldBlock);
+        let hides_allocation =
+            !frees && !is_picked_at_return && matches!(recorded, Recorded::Failure | Recorded::OldBlock);
         if hides_allocation && let Some(size) = calls.operation_at(&entry, &shared.table).and_then(Operation::new_block)
         {
             counted.count(size);
@@ -309,7 +318,7 @@ impl Observer {
         if hides_allocation && stream.model.is_latest_recorded(entry.task) {
             stream.tell(time_ns, EventKind::NotRecorded { task: entry.task });
         }
-        if recorded == Recorded::Failure {
+        if recorded == Recorded::Failure && !is_picked_at_return {
             let entered =
                 calls.enter(&entry, StackId::EMPTY, recorded, &shared.table, &mut |kind| stream.tell(time_ns, kind));
             if frees {
@@ -327,6 +336,8 @@ impl Observer {
             }
             match unwound.quality {
                 Quality::Complete => {}
+                // That is told if its block is picked.
+                _ if recorded == Recorded::Failure => {}
                 Quality::Guessed => stream.tell(time_ns, EventKind::Missed(Missed::UnwindRule)),
                 Quality::Truncated => {
                     let cut = unwound.depth >= shared.max_depth;
@@ -468,30 +479,8 @@ fn map_call(function: &Function, args: &[u64; 6]) -> Option<MapCall> {
     }
 }
 
-/// What of a call is recorded where blocks are sampled.
-fn recorded(operation: Operation, picks: &mut dyn FnMut(u64) -> bool, model: &HeapModel) -> Recorded {
-    let (old, picks_new) = match operation {
-        Operation::Allocate { size } | Operation::AllocateOut { size, .. } | Operation::Overflow { size } => {
-            return if picks(size) { Recorded::All } else { Recorded::Failure };
-        }
-        Operation::Free { block } => (block, false),
-        Operation::Mapping(_) => return Recorded::All,
-        // Of what size it is after it was resized is known too late.
-        Operation::GrowOut { old, .. } => (old, false),
-        Operation::Reallocate { old, size } | Operation::ResizeInPlace { old, size } => {
-            // Of no bytes it is a free.
-            (old, size > 0 && picks(size))
-        }
-    };
-    match (model.is_live(old), picks_new, operation) {
-        (true, _, Operation::Free { .. }) | (true, true, _) => Recorded::All,
-        (true, false, _) => Recorded::OldBlock,
-        (false, true, _) => Recorded::NewBlock,
-        (false, false, _) => Recorded::Failure,
-    }
-}
-
-/// In builds with debug assertions the tests can have the stream recorded and read again at the end: it must give the same model.
+/// In builds with debug assertions the tests can have the stream recorded and read again at the end: it must give the
+/// same model.
 #[cfg(debug_assertions)]
 impl Observer {
     /// The environment variable that says so.

@@ -1,7 +1,7 @@
 //! Collecting can pause: the program then runs at full speed, or nearly.
 //!
-//! While it pauses, allocations are not recorded. If blocks are known that live, the probes of functions that free or move
-//! blocks stay, so that what is live remains true; if none are known (`--start-paused`), no probe stays. Return
+//! While it pauses, allocations are not recorded. If blocks are known that live, the probes of functions that free or
+//! move blocks stay, so that what is live remains true; if none are known (`--start-paused`), no probe stays. Return
 //! breakpoints are taken away as they are hit.
 
 use super::process::Process;

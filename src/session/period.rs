@@ -46,7 +46,8 @@ impl Recording {
         self.snapshot.totals.allocations.saturating_sub(before)
     }
 
-    /// The part of it that `told` has not, without a leak scan. After an exec that is all of the new image, as the old one's heap is gone.
+    /// The part of it that `told` has not, without a leak scan. After an exec that is all of the new image, as the old
+    /// one's heap is gone.
     #[must_use]
     pub fn since(&self, told: Option<&Told>) -> Self {
         let nothing = Counted::default();

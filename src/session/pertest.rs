@@ -35,8 +35,8 @@ pub struct TestsRecord {
     pub untold: u64,
 }
 
-/// Live blocks of one test (None: outside of tests), one stack and one class: where they were allocated; of indirectly leaked ones, where the block was that
-/// they hang on.
+/// Live blocks of one test (None: outside of tests), one stack and one class: where they were allocated; of indirectly
+/// leaked ones, where the block was that they hang on.
 pub type LiveOfTest = (Option<TestId>, StackId, LeakClass, Amount);
 
 /// A test that has begun and was not seen to end.

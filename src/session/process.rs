@@ -140,10 +140,11 @@ impl Process {
         }
     }
 
-    /// All that has happened until now is in the model from here on: what an engine has seen and not told yet is told to the
-    /// observer, and what it can't tell any more is told as missed. It is asked before the process changes as a whole (fork, exec, the
-    /// end of a thread, modules that come and go) and before its heap is looked at (a capture, a leak scan, a pause, a detach, the
-    /// end). The trap engine tells all it sees at the stop itself: it has nothing to add. The jump engine drains its rings.
+    /// All that has happened until now is in the model from here on: what an engine has seen and not told yet is told
+    /// to the observer, and what it can't tell any more is told as missed. It is asked before the process changes as a
+    /// whole (fork, exec, the end of a thread, modules that come and go) and before its heap is looked at (a capture, a
+    /// leak scan, a pause, a detach, the end). The trap engine tells all it sees at the stop itself: it has nothing to
+    /// add. The jump engine drains its rings.
     pub(super) fn settle(&mut self) {
         if self.jump.on().is_some() {
             self.drain(Drained::All);
@@ -258,8 +259,8 @@ impl Process {
     /// A task is about to end: its name is still there, and what it had begun will not return.
     fn on_exit(&mut self, tid: i32) {
         self.note_cpu_time();
-        // The memory is there until the last thread has gone on from here. To a first thread that has ended others are left, of
-        // which any may be the last.
+        // The memory is there until the last thread has gone on from here. To a first thread that has ended others are
+        // left, of which any may be the last.
         if tid == self.pid || self.tasks.get(self.pid).is_none_or(|first| first.ending) {
             self.note_peak_resident(tid);
             self.judge_unseen(tid);

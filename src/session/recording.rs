@@ -82,8 +82,9 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// The id of this image of this process, for files: its figures are its own, and add up with those of others. The first image of the
-    /// first process has that of the session; the same recording always has the same one, also out of a trace.
+    /// The id of this image of this process, for files: its figures are its own, and add up with those of others. The
+    /// first image of the first process has that of the session; the same recording always has the same one, also out
+    /// of a trace.
     pub fn image_session(&self) -> String {
         if self.parent.is_none() && self.images.is_empty() {
             return self.session.clone();

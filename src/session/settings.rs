@@ -45,7 +45,8 @@ pub struct Settings {
     pub free_stacks: bool,
     /// One byte in so many is sampled on average, and the blocks that hold such a byte are recorded; 0: all blocks.
     pub sample_interval: u64,
-    /// What recording may cost at most, in thousandths of the program's CPU time: the interval is doubled while it costs more. None: the interval stays.
+    /// What recording may cost at most, in thousandths of the program's CPU time: the interval is doubled while it
+    /// costs more. None: the interval stays.
     pub max_overhead: Option<u32>,
     /// When processes are put on the jump engine.
     pub jump: Promotion,

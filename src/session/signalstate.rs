@@ -1,4 +1,5 @@
-//! What is known of a process's signals: the state that [`super::trapmask`], [`super::sigtrap_fallback`] and [`super::vm_sharers`] work on.
+//! What is known of a process's signals: the state that [`super::trapmask`], [`super::sigtrap_fallback`] and
+//! [`super::vm_sharers`] work on.
 
 use crate::addr::Addr;
 use crate::tracer::remote::KernelAction;

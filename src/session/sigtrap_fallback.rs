@@ -1,14 +1,14 @@
 //! When the target has the SIGTRAP fallback ([`crate::tracer::sigtrap_fallback`]), and when it must not.
 //!
-//! It is installed by a thread at a breakpoint, if the program leaves SIGTRAP alone, or ignores it. The program must not notice it:
-//! before a SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is taken out, until the thread
-//! is back at a breakpoint and the action is one of these; a forked child that is detached from does not keep it; nor does a process
-//! that is detached from.
+//! It is installed by a thread at a breakpoint, if the program leaves SIGTRAP alone, or ignores it. The program must
+//! not notice it: before a SIGTRAP of its own is delivered, or it looks at or changes SIGTRAP's action, the handler is
+//! taken out, until the thread is back at a breakpoint and the action is one of these; a forked child that is detached
+//! from does not keep it; nor does a process that is detached from.
 //!
-//! A program that ignores SIGTRAP could not be given that back at each hit, which resets it: when the kernel is told to ignore a
-//! signal, it forgets those that wait to be delivered (sigaction(2), "flush"), and with them the traps of other threads that have
-//! just run into breakpoints. Those would go on within an instruction. So it is given back when no thread can be at a breakpoint:
-//! by the last that is detached from.
+//! A program that ignores SIGTRAP could not be given that back at each hit, which resets it: when the kernel is told to
+//! ignore a signal, it forgets those that wait to be delivered (sigaction(2), "flush"), and with them the traps of
+//! other threads that have just run into breakpoints. Those would go on within an instruction. So it is given back when
+//! no thread can be at a breakpoint: by the last that is detached from.
 
 use super::process::Process;
 use super::signalstate::{FallbackState, IGNORING, NobodyLeft, SIGTRAP_BIT, TrapAction};
@@ -187,8 +187,8 @@ impl Process {
         }
     }
 
-    /// The thread of a new image is to install the handler. At the event of its exec it can't, as the kernel has yet to return from
-    /// that call; at its next stop it has run nothing either.
+    /// The thread of a new image is to install the handler. At the event of its exec it can't, as the kernel has yet to
+    /// return from that call; at its next stop it has run nothing either.
     pub(super) fn ask_for_sigtrap_fallback(&mut self, tid: i32) -> Result<()> {
         if self.settings.guardian.is_none() {
             return Ok(());
@@ -251,7 +251,8 @@ impl Process {
         Ok(Some(handler))
     }
 
-    /// The registers with which a stopped thread goes on after a call for us: in front of a breakpoint of ours that it has hit.
+    /// The registers with which a stopped thread goes on after a call for us: in front of a breakpoint of ours that it
+    /// has hit.
     pub(super) fn resume_registers(&self, thread: &Stopped) -> Result<RawRegs> {
         let raw = thread.registers()?;
         let location = self.space.locate(Addr(raw.0.rip));
@@ -323,7 +324,8 @@ impl Process {
         Ok(Action::Resume(0))
     }
 
-    /// The first stop of a process that the traced one has made, and whose memory is given: it gets the default action back.
+    /// The first stop of a process that the traced one has made, and whose memory is given: it gets the default action
+    /// back.
     pub(super) fn free_child_of_sigtrap_fallback(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
         // A child may have been made before the handler was taken out of its parent.
         let taken_out = || self.space.code.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
@@ -337,7 +339,8 @@ impl Process {
         Ok(())
     }
 
-    /// A followed child, which has just been forked and is stopped, has the handler if its parent had it at that moment.
+    /// A followed child, which has just been forked and is stopped, has the handler if its parent had it at that
+    /// moment.
     pub(super) fn inherit_sigtrap_fallback(&mut self, parent: &Self, child: &Stopped) -> Result<()> {
         if matches!(parent.signals.fallback, FallbackState::Never) {
             self.signals.fallback = FallbackState::Never;
@@ -374,8 +377,8 @@ impl Process {
         Ok(!self.shares_trap_action(tid) && self.has_sigtrap_fallback_of_sharer(tid))
     }
 
-    /// A thread is about to be detached from at this stop, where all original bytes are back: if it is one at which it can make a
-    /// system call, it takes the handler out. False if it is still about to: it will stop once more.
+    /// A thread is about to be detached from at this stop, where all original bytes are back: if it is one at which it
+    /// can make a system call, it takes the handler out. False if it is still about to: it will stop once more.
     pub(super) fn uninstall_sigtrap_fallback_by(&mut self, status: WaitStatus, thread: &Stopped) -> bool {
         let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
         if !fits || !self.is_to_uninstall_handler(thread.tid()).unwrap_or(false) {
@@ -398,8 +401,8 @@ impl Process {
         !shares || self.unmap_added_memory(thread)
     }
 
-    /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. An error if
-    /// there is none that could; None if there is none at this moment.
+    /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. An
+    /// error if there is none that could; None if there is none at this moment.
     pub(super) fn choose_who_uninstalls(&self, tried: &BTreeSet<i32>) -> std::result::Result<Option<i32>, NobodyLeft> {
         let is_candidate = |task: &&Task| task.role == Role::Thread && !tried.contains(&task.id.tid);
         let candidates: Vec<&Task> = self.tasks.iter().filter(is_candidate).collect();

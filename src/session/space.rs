@@ -128,7 +128,7 @@ pub struct AddressSpace {
     python: Python,
     pad_mappings: PadMappings,
     /// The families of allocations through wrappers, by stack.
-    stack_families: FxHashMap<StackId, Option<Family>>,
+    stack_families: FxHashMap<StackId, Family>,
     findings: Findings,
     /// Where debug files are looked for.
     search: Option<Search>,
@@ -353,7 +353,8 @@ impl AddressSpace {
 }
 
 impl Drop for AddressSpace {
-    /// The last resort, for a panic: no breakpoint outlives its table. (In a process that has ended nothing is written.)
+    /// The last resort, for a panic: no breakpoint outlives its table. (In a process that has ended nothing is
+    /// written.)
     fn drop(&mut self) {
         if std::thread::panicking()
             && let Err(error) = self.restore()

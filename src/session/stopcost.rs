@@ -1,10 +1,11 @@
-//! What the kernel does at a stop counts as the task's own CPU time. How much that is depends on the machine and on what else runs, so
-//! it is measured while the program is traced: from the entry of an allocator function to the thread's next stop, in its return as a rule,
-//! the program does nothing but what takes a small part of that time.
+//! What the kernel does at a stop counts as the task's own CPU time. How much that is depends on the machine and on
+//! what else runs, so it is measured while the program is traced: from the entry of an allocator function to the
+//! thread's next stop, in its return as a rule, the program does nothing but what takes a small part of that time.
 
 use crate::tracer::cputime;
 
-/// So many measurements are kept. When they are, every second one is dropped, and only half as often one is made from then on.
+/// So many measurements are kept. When they are, every second one is dropped, and only half as often one is made from
+/// then on.
 const KEPT: usize = 512;
 
 /// At first, one of so many calls is measured.
@@ -13,8 +14,8 @@ const FIRST_INTERVAL: u32 = 4;
 /// Fewer say too little.
 const FEWEST: usize = 8;
 
-/// What took more than so many times the median was more than a stop, as where the allocator asked the kernel for memory: it counts as
-/// so much.
+/// What took more than so many times the median was more than a stop, as where the allocator asked the kernel for
+/// memory: it counts as so much.
 const MOST: u64 = 4;
 
 /// See the module's head.

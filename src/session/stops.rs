@@ -99,7 +99,8 @@ impl Stops {
         self.owners.remove(&tid);
     }
 
-    /// The next stop or end, oldest first. If there is none it is waited for, unless `at_once`. `pinned`: the program shares our CPU.
+    /// The next stop or end, oldest first. If there is none it is waited for, unless `at_once`. `pinned`: the program
+    /// shares our CPU.
     pub(super) fn next(&mut self, pinned: bool, look_until: Option<Instant>) -> Result<Next> {
         if let Some((tid, status)) = self.ended.pop_front() {
             return Ok(Next::End(tid, status));
@@ -123,8 +124,8 @@ impl Stops {
         })
     }
 
-    /// A stop was served. Collects from time to time all that are there, to be served in turn: the kernel reports the newest
-    /// task first, and old threads would stand still while new ones are busy.
+    /// A stop was served. Collects from time to time all that are there, to be served in turn: the kernel reports the
+    /// newest task first, and old threads would stand still while new ones are busy.
     pub(super) fn be_fair(&mut self) -> Result<()> {
         self.turn = self.turn.wrapping_add(1);
         if self.waiting.is_empty() && self.owners.len() > 1 && self.turn.is_multiple_of(FAIRNESS) {

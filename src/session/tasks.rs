@@ -33,8 +33,8 @@ pub struct Task {
     pub counted: CountedHits,
 }
 
-/// Hits after which a signal met the task at the start of the pad, and sent it back to the breakpoint: it will hit that once
-/// more, when the handler has returned. Handlers are interrupted, too: hence a stack, innermost last.
+/// Hits after which a signal met the task at the start of the pad, and sent it back to the breakpoint: it will hit that
+/// once more, when the handler has returned. Handlers are interrupted, too: hence a stack, innermost last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CountedHits {
     hits: [(Addr, u64); CountedHits::ROOM],

@@ -22,8 +22,8 @@ pub(super) struct Teardown {
     pub(super) detaching: bool,
     /// The thread that is detached from last, with the stop that it waits in.
     pub(super) last_to_detach: Option<(i32, WaitStatus)>,
-    /// Whether some of its threads had not stopped to be detached from, and did not sleep elsewhere either, when that was last
-    /// looked at.
+    /// Whether some of its threads had not stopped to be detached from, and did not sleep elsewhere either, when that
+    /// was last looked at.
     pub(super) threads_awaited: bool,
     /// The memory that the jump engine has added.
     pub(super) added: AddedMemory,
@@ -34,7 +34,8 @@ pub(super) struct Teardown {
 }
 
 impl Teardown {
-    /// What has become of process `pid` when nothing of ours is to be done any more. `is_gone`: it can't be seen, and has no tasks.
+    /// What has become of process `pid` when nothing of ours is to be done any more. `is_gone`: it can't be seen, and
+    /// has no tasks.
     pub(super) fn aftermath(&self, pid: i32, is_gone: bool) -> Aftermath {
         let (probes, threads) = (self.unrestored_probes, self.stuck_threads);
         match (self.exit.is_some() || is_gone, probes, threads) {

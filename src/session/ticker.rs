@@ -6,12 +6,13 @@ use super::process::Process;
 use crate::tracer::alarm::Alarm;
 use std::time::{Duration, Instant};
 
-/// How often while records come, at least. Each time takes some 50 µs besides the records, most of them to wake up, and where no processor is free the program waits for them.
+/// How often while records come, at least. Each time takes some 50 µs besides the records, most of them to wake up, and
+/// where no processor is free the program waits for them.
 const BUSY: Duration = Duration::from_millis(2);
 /// The same where blocks are sampled, which is done to take little.
 const BUSY_SAMPLING: Duration = Duration::from_millis(5);
-/// The same where no more than [`FEW`] come in it, on average since the last tick; half of it and so on where more do. Copies of stacks fill their slots sooner than that: see
-/// `Jump::note_pace`.
+/// The same where no more than [`FEW`] come in it, on average since the last tick; half of it and so on where more do.
+/// Copies of stacks fill their slots sooner than that: see `Jump::note_pace`.
 const SPARSE_SAMPLING: Duration = Duration::from_millis(40);
 /// See [`SPARSE_SAMPLING`].
 const FEW: u64 = 32;
@@ -40,7 +41,8 @@ enum Pace {
 }
 
 impl Pace {
-    /// For rings of which the fastest was drained at `drained`, and takes so long to be half full. `busy` is the longest period.
+    /// For rings of which the fastest was drained at `drained`, and takes so long to be half full. `busy` is the
+    /// longest period.
     fn of(until_half: Duration, drained: Instant, busy: Duration) -> Self {
         if until_half < FAST {
             return Self::At(drained + (until_half / 2).min(LOOK), UNSLEPT);
@@ -60,8 +62,9 @@ impl Pace {
     }
 }
 
-/// The longest period of sampled calls, of which `records` have come in the time that has `passed` since the last tick: twice that of `before` at most, as one short time tells little.
-/// None has passed at the first tick, at which each stack is new.
+/// The longest period of sampled calls, of which `records` have come in the time that has `passed` since the last tick:
+/// twice that of `before` at most, as one short time tells little. None has passed at the first tick, at which each
+/// stack is new.
 fn longest_period(records: u64, passed: Duration, before: Duration) -> Duration {
     let come = |period: Duration| u128::from(records) * period.as_nanos() / passed.as_nanos().max(1);
     let mut period = if passed.is_zero() { BUSY_SAMPLING } else { SPARSE_SAMPLING.min(before * 2) };
@@ -114,7 +117,8 @@ impl Ticker {
         }
     }
 
-    /// How the rings are waited for that were drained at `began`: not slept for as long as records have come fast of late.
+    /// How the rings are waited for that were drained at `began`: not slept for as long as records have come fast of
+    /// late.
     fn pace_after(&mut self, until_half: Duration, began: Instant, busy: Duration) -> Pace {
         match Pace::of(until_half, began, busy) {
             at @ Pace::At(..) => {
@@ -128,7 +132,8 @@ impl Ticker {
         }
     }
 
-    /// Whether it is time. Since the last tick a stop may have shown that rings fill faster than it was thought: half of the fastest in `until_half`.
+    /// Whether it is time. Since the last tick a stop may have shown that rings fill faster than it was thought: half
+    /// of the fastest in `until_half`.
     fn is_due(&mut self, until_half: Duration) -> bool {
         let woken = std::mem::take(&mut self.woken);
         let is_late = |period: Duration| self.last.is_none_or(|last| last.elapsed() >= period.min(until_half));

@@ -1,5 +1,5 @@
-//! The trap engine: an int3 at each probe and at each return address, one stop a hit, no single step. What the breakpoint replaced is
-//! emulated here, or runs from its pad.
+//! The trap engine: an int3 at each probe and at each return address, one stop a hit, no single step. What the
+//! breakpoint replaced is emulated here, or runs from its pad.
 
 use super::engine::EngineReport;
 use super::hit::Hit;
@@ -30,7 +30,8 @@ impl Process {
             }
             return self.on_foreign_trap(tid, thread, &raw, at);
         };
-        // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it can't.
+        // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it
+        // can't.
         if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap()? {
             return self.deliver_trap(tid, thread);
         }
@@ -102,8 +103,8 @@ impl Process {
         }
     }
 
-    /// A thread at a breakpoint was to make a system call for us, and has not come back in time: it will, to hit the breakpoint
-    /// once more.
+    /// A thread at a breakpoint was to make a system call for us, and has not come back in time: it will, to hit the
+    /// breakpoint once more.
     fn expect_again(&mut self, hit: &Hit<'_>, error: &TracerError, counted: bool) {
         if counted
             && matches!(error, TracerError::Unresponsive { .. })
@@ -135,7 +136,8 @@ impl Process {
                 }
                 pass_trap_to(thread, raw, pad)?;
             }
-            // The instruction reads memory that is not there and can't be moved either: it must fault at its own address.
+            // The instruction reads memory that is not there and can't be moved either: it must fault at its own
+            // address.
             Placed::Impossible | Placed::NoRoom => {
                 self.space.lift(at)?;
                 self.note_missed_call();
@@ -145,7 +147,8 @@ impl Process {
         Ok(Action::Resume(0))
     }
 
-    /// Before a signal is delivered: no handler may see a pad's address, and a call that the handler interrupts is marked.
+    /// Before a signal is delivered: no handler may see a pad's address, and a call that the handler interrupts is
+    /// marked.
     pub(super) fn before_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
         self.leave_routine(tid, thread)?;
         if let Some(task) = self.tasks.get(tid) {

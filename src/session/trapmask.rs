@@ -1,11 +1,11 @@
 //! Undoing what an int3 does to the program's own handling of SIGTRAP.
 //!
-//! The kernel forces the signal of a trap: if SIGTRAP is blocked, or ignored, it unblocks it and resets its action to the
-//! default before the tracer is even told. Threads that block all signals and allocate are routine (pthread_create,
-//! posix_spawn), so the mask is repaired where it looks as if that had happened, or where the thread had that very mask with
-//! SIGTRAP when it was looked at last, as at the attach. The action is repaired, by a system call that the thread makes for us,
-//! in programs that have set one: a probe on sigaction(2) tells. What a program had set before an attach is asked for before
-//! there is a probe of the allocator, as the first hit can be the one that resets it.
+//! The kernel forces the signal of a trap: if SIGTRAP is blocked, or ignored, it unblocks it and resets its action to
+//! the default before the tracer is even told. Threads that block all signals and allocate are routine (pthread_create,
+//! posix_spawn), so the mask is repaired where it looks as if that had happened, or where the thread had that very mask
+//! with SIGTRAP when it was looked at last, as at the attach. The action is repaired, by a system call that the thread
+//! makes for us, in programs that have set one: a probe on sigaction(2) tells. What a program had set before an attach
+//! is asked for before there is a probe of the allocator, as the first hit can be the one that resets it.
 
 use super::process::Process;
 use super::signalstate::{IGNORING, SIGTRAP_BIT, Seen, TrapAction, bit};
@@ -21,8 +21,8 @@ use crate::tracer::{Result, TracerError, procfs};
 /// Every this many hits of a breakpoint the mask is looked at again: it costs 0.7 µs.
 const SAMPLE: u32 = 64;
 
-/// What a mask with "all signals" blocked may leave open: SIGKILL and SIGSTOP can't be blocked, glibc keeps 32 and 33 for itself, and a
-/// trap opens SIGTRAP.
+/// What a mask with "all signals" blocked may leave open: SIGKILL and SIGSTOP can't be blocked, glibc keeps 32 and 33
+/// for itself, and a trap opens SIGTRAP.
 const MAY_BE_UNBLOCKED: u64 = bit(9) | bit(19) | bit(32) | bit(33) | SIGTRAP_BIT;
 
 /// Whether SIGTRAP must have been blocked too: all else is.
@@ -97,7 +97,8 @@ impl Process {
         Ok(())
     }
 
-    /// Whether the program ignores SIGTRAP. Mostly the kernel does not know that while it is traced: see [`super::sigtrap_fallback`].
+    /// Whether the program ignores SIGTRAP. Mostly the kernel does not know that while it is traced: see
+    /// [`super::sigtrap_fallback`].
     pub(super) const fn ignores_trap(&self) -> bool {
         matches!(self.signals.trap_mask.action, TrapAction::Known([IGNORE, ..]))
     }
@@ -153,7 +154,8 @@ impl Process {
         self.signals.trap_mask.installed = self.signals.trap_mask.installed.wrapping_add(1);
     }
 
-    /// At an attach, before there is a probe of the allocator: what was installed until now was installed before all hits.
+    /// At an attach, before there is a probe of the allocator: what was installed until now was installed before all
+    /// hits.
     pub(super) const fn begin_to_watch_trap_action(&mut self) {
         self.signals.trap_mask.installed_at_first = self.signals.trap_mask.installed;
     }
@@ -166,8 +168,8 @@ impl Process {
         self.forget_trap_of_sharer(tid);
     }
 
-    /// A thread that is about to be detached from has hit a breakpoint: gives it its mask, and the process its action, back. Its end,
-    /// should that come instead, is told by the requests that follow.
+    /// A thread that is about to be detached from has hit a breakpoint: gives it its mask, and the process its action,
+    /// back. Its end, should that come instead, is told by the requests that follow.
     pub(super) fn repair_trap_for_detach(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<()> {
         match self.repair_trap(thread.tid(), thread, raw, at) {
             Err(TracerError::Overtaken { .. }) => Ok(()),
@@ -188,8 +190,8 @@ impl Process {
         }
     }
 
-    /// A thread enters sigaction(2). If it is about SIGTRAP, the outcome is asked for at its return, which is made to stop;
-    /// or taken from the arguments where a stop itself would undo it.
+    /// A thread enters sigaction(2). If it is about SIGTRAP, the outcome is asked for at its return, which is made to
+    /// stop; or taken from the arguments where a stop itself would undo it.
     pub(super) fn on_sigaction(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
         let (signal, action) = (raw.0.rdi, raw.0.rsi);
         if signal != SIGTRAP as u64 {

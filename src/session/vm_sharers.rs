@@ -1,8 +1,10 @@
-//! The SIGTRAP fallback in *VM sharers*: children that share the memory (vfork, posix_spawn, clone with CLONE_VM). Their actions for signals
-//! are their own, begun as copies of their parent's. So they have the handler from the start where their parent has it; it is
-//! taken out where such a child could notice it, and when it is detached from. Its exec takes it out, too.
+//! The SIGTRAP fallback in *VM sharers*: children that share the memory (vfork, posix_spawn, clone with CLONE_VM).
+//! Their actions for signals are their own, begun as copies of their parent's. So they have the handler from the start
+//! where their parent has it; it is taken out where such a child could notice it, and when it is detached from. Its
+//! exec takes it out, too.
 //!
-//! Where the program ignores SIGTRAP, its children have that instead, from their first stop on: what they execute inherits it.
+//! Where the program ignores SIGTRAP, its children have that instead, from their first stop on: what they execute
+//! inherits it.
 
 use super::process::Process;
 use super::signalstate::{NobodyLeft, SIGTRAP_BIT};
@@ -25,7 +27,8 @@ impl Process {
         self.is_own_thread(tid) || procfs::same_signal_actions(tid, self.pid) == Some(true)
     }
 
-    /// The handler that a task may have which shares the memory. None: it has none, or not ours, or is not to make system calls.
+    /// The handler that a task may have which shares the memory. None: it has none, or not ours, or is not to make
+    /// system calls.
     fn sigtrap_fallback_of_sharer(&self, tid: i32) -> Option<SigtrapFallback> {
         let handler = self.space.code.known_sigtrap_fallback()?;
         let catches = procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
@@ -103,7 +106,8 @@ impl Process {
         self.signals.sharers.own.remove(&tid);
     }
 
-    /// The program has other memory by now, by exec, while children live on in what it had: our handler stays behind in them.
+    /// The program has other memory by now, by exec, while children live on in what it had: our handler stays behind in
+    /// them.
     pub(super) fn leave_sharers_behind(&mut self) {
         let left: Vec<i32> = self.vm_sharers().into_keys().collect();
         self.signals.sharers.own.extend(left);
@@ -123,7 +127,8 @@ impl Process {
         self.vm_sharers().into_values().flatten().any(|tid| self.has_sigtrap_fallback_of_sharer(tid))
     }
 
-    /// At a detach in which all sleep: the tasks to wake that have to take the handler out of the children, one of each.
+    /// At a detach in which all sleep: the tasks to wake that have to take the handler out of the children, one of
+    /// each.
     pub(super) fn sharers_to_uninstall(
         &self,
         tried: &BTreeSet<i32>,

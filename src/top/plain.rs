@@ -80,10 +80,15 @@ pub(super) fn whose(site: &TopSite, width: usize) -> String {
     text.chars().take(width).collect()
 }
 
+/// How long a process is traced, ns, before it is said by how much that makes it slower.
+const ENOUGH_NS: u64 = 1_000_000_000;
+
 /// What the heap as a whole is like: two sentences.
 pub(super) fn head(state: &State, answer: &TopAnswer) -> [String; 2] {
     let (wall_ns, range_ns) = (answer.elapsed_ns, answer.waited_range_ns);
-    let waiting = answer.waited_ns.map(|about_ns| Waiting { wall_ns, about_ns, range_ns });
+    // of the first moments heaptrace has the most, whatever comes after them
+    let waited_ns = answer.waited_ns.filter(|_| wall_ns >= ENOUGH_NS);
+    let waiting = waited_ns.map(|about_ns| Waiting { wall_ns, about_ns, range_ns });
     let traced = format!(
         "{} (process {}), traced for {}, {} engine{}{}",
         answer.program,

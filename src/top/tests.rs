@@ -290,6 +290,17 @@ fn another_program_is_told_of() {
 }
 
 #[test]
+fn of_the_first_moments_nobody_says_how_slow_they_were() {
+    let first = |elapsed_ns| {
+        let mut state = state(false, 0);
+        state.update(TopAnswer { elapsed_ns, waited_ns: Some(elapsed_ns), ..told(0) }, None);
+        answer(&state, 3, 120)
+    };
+    assert!(!first(SECOND / 2).contains("slower"), "{}", first(SECOND / 2));
+    assert!(first(SECOND).contains("more than 10,000 times slower"), "{}", first(SECOND));
+}
+
+#[test]
 fn rates_are_those_of_the_time_between() {
     assert_eq!((per_second(500, SECOND / 2), per_second(500, 2 * SECOND), per_second(5, 0)), (1000, 250, 0));
     assert_eq!(per_second(u64::MAX, 1), u64::MAX);

@@ -1,7 +1,8 @@
 //! Sharing one CPU with the target (`--pin`).
 //!
 //! A stop costs about 10 µs where tracer and target share a CPU, and up to 45 µs across CPUs of a virtual machine: the
-//! wake-up of an idle CPU is what takes long. The mask is inherited by children and visible to the target, hence an option.
+//! wake-up of an idle CPU is what takes long. The mask is inherited by children and visible to the target, hence an
+//! option.
 
 use super::injection::{self, Call};
 use super::{Result, TracerError};

@@ -1,10 +1,11 @@
-//! A deadline for calls that the kernel gives none: wait4 for one task, and PTRACE_SEIZE, which waits for the end of an exec.
+//! A deadline for calls that the kernel gives none: wait4 for one task, and PTRACE_SEIZE, which waits for the end of an
+//! exec.
 
 use super::{Result, TracerError, control};
 use std::time::Duration;
 
-/// Interrupts the system calls of the thread that has made it, again and again as long as it lives: a signal that comes just
-/// before a call interrupts nothing, and the next one does.
+/// Interrupts the system calls of the thread that has made it, again and again as long as it lives: a signal that comes
+/// just before a call interrupts nothing, and the next one does.
 #[derive(Debug)]
 pub struct Alarm {
     timer: libc::timer_t,

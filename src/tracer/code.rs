@@ -1,11 +1,12 @@
-//! Writing to the target's code. Nothing else does: the session, the detach, forked children, the guardian, and the repair of what
-//! a killed heaptrace has left all write here.
+//! Writing to the target's code. Nothing else does: the session, the detach, forked children, the guardian, and the
+//! repair of what a killed heaptrace has left all write here.
 //!
-//! The order is always the same: the guardian is told, the bytes are written while threads may run, what stands there is read back.
-//! A patch is undone only where it still stands, wholly or in part: the program may have written over it.
+//! The order is always the same: the guardian is told, the bytes are written while threads may run, what stands there
+//! is read back. A patch is undone only where it still stands, wholly or in part: the program may have written over it.
 //!
-//! A patch of several bytes begins with an int3 while the others are exchanged, in both directions. So no thread executes half of
-//! it, and at whatever moment we are killed, what stands there is one of four states that [`Patch::is_written`] knows.
+//! A patch of several bytes begins with an int3 while the others are exchanged, in both directions. So no thread
+//! executes half of it, and at whatever moment we are killed, what stands there is one of four states that
+//! [`Patch::is_written`] knows.
 
 pub mod write;
 
@@ -34,7 +35,8 @@ impl TargetCode {
         Self { patches: Patches::default(), guarded }
     }
 
-    /// The code of a copy of the memory, made by a fork: as much of ours is in it, but for what has changed since. Switches are off there, and stay so.
+    /// The code of a copy of the memory, made by a fork: as much of ours is in it, but for what has changed since.
+    /// Switches are off there, and stay so.
     pub fn fork(&self, guarded: Option<Guarded>) -> Self {
         let mut patches = self.patches.clone();
         patches.forget_switches();
@@ -92,7 +94,8 @@ impl TargetCode {
         })
     }
 
-    /// Puts jumps in where int3s of ours stand. No thread stands behind the first of the instructions that they replace.
+    /// Puts jumps in where int3s of ours stand. No thread stands behind the first of the instructions that they
+    /// replace.
     ///
     /// # Errors
     /// Those of [`TargetMemory`]'s writes: then the int3s stand again, as far as possible.
@@ -175,8 +178,8 @@ impl TargetCode {
         is_gone
     }
 
-    /// Whether a patch that was taken out stands at `addr` again: code that is made at run time may have been put back unknowingly,
-    /// by a program that writes what it had read before.
+    /// Whether a patch that was taken out stands at `addr` again: code that is made at run time may have been put back
+    /// unknowingly, by a program that writes what it had read before.
     pub fn has_returned(&self, memory: &TargetMemory, addr: Addr) -> bool {
         self.patches.removed_from(addr).is_some_and(|patch| stands(memory, addr, patch))
     }
@@ -218,8 +221,8 @@ impl TargetCode {
         })
     }
 
-    /// Makes this copy of the code, in `memory`, the same as the one that it was made from is now, in `theirs`: what has changed
-    /// since the fork is changed here, too.
+    /// Makes this copy of the code, in `memory`, the same as the one that it was made from is now, in `theirs`: what
+    /// has changed since the fork is changed here, too.
     ///
     /// # Errors
     /// If something can't be written.
@@ -243,7 +246,8 @@ impl TargetCode {
         write(memory, at, bytes)
     }
 
-    /// Writes code of the jump engine, which stays as it is for good: threads may be in it, or come to it from there, when all patches are gone.
+    /// Writes code of the jump engine, which stays as it is for good: threads may be in it, or come to it from there,
+    /// when all patches are gone.
     ///
     /// # Errors
     /// Those of [`TargetMemory`]'s writes.

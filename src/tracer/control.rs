@@ -146,7 +146,8 @@ impl Control {
         wake_thread(self.waiter_tid.load(Ordering::SeqCst));
     }
 
-    /// To be called by the control thread before its first [`Self::next_signal_or_end`]. What it starts from then on has the wake-up blocked.
+    /// To be called by the control thread before its first [`Self::next_signal_or_end`]. What it starts from then on
+    /// has the wake-up blocked.
     pub fn register_waiter(&self) -> Result<()> {
         // a blocked signal waits to be taken: none is lost that comes between two waits
         change_mask(libc::SIG_BLOCK, &set_of(&[WAKE_UP]))?;
@@ -154,7 +155,8 @@ impl Control {
         Ok(())
     }
 
-    /// Waits up to `timeout` for one of heaptrace's own signals. None after the timeout, and as soon as the tracer thread has finished.
+    /// Waits up to `timeout` for one of heaptrace's own signals. None after the timeout, and as soon as the tracer
+    /// thread has finished.
     pub fn next_signal_or_end(&self, timeout: Duration) -> Option<i32> {
         let mut set = own_signals();
         // SAFETY: the set is valid, and so is the number.
@@ -182,8 +184,8 @@ impl Control {
             || (self.detach_requested() && !self.is_finished())
     }
 
-    /// What holds the tracer thread up at this moment: its state and the system call that it sleeps in, in words. None if it runs,
-    /// or has finished.
+    /// What holds the tracer thread up at this moment: its state and the system call that it sleeps in, in words. None
+    /// if it runs, or has finished.
     pub fn held_up_by(&self) -> Option<String> {
         let own = i32::try_from(std::process::id()).ok()?;
         let tid = self.tracer_tid.load(Ordering::Acquire);
@@ -192,7 +194,8 @@ impl Control {
         }
         let state = procfs::state(own, tid).filter(|state| matches!(state, b'S' | b'D'))?;
         let call = procfs::system_call(own, tid);
-        // It waits for all CPUs to go through the kernel. Under load that takes long, but nobody can keep it from its end.
+        // It waits for all CPUs to go through the kernel. Under load that takes long, but nobody can keep it from its
+        // end.
         if call == Some(libc::SYS_membarrier) {
             return None;
         }
@@ -216,8 +219,9 @@ fn wake_thread(tid: i32) {
     }
 }
 
-/// Makes the call that was interrupted return EINTR. Most do by themselves. PTRACE_SEIZE, which waits while its task is in exec,
-/// the kernel begins anew whatever the action says (ERESTARTNOINTR): it has set the thread back in front of the call.
+/// Makes the call that was interrupted return EINTR. Most do by themselves. PTRACE_SEIZE, which waits while its task is
+/// in exec, the kernel begins anew whatever the action says (ERESTARTNOINTR): it has set the thread back in front of
+/// the call.
 extern "C" fn interrupt_call(_signal: i32, _information: *mut libc::siginfo_t, context: *mut libc::c_void) {
     const SYSCALL: [u8; 2] = [0x0f, 0x05];
     // SAFETY: the kernel passes a ucontext_t to a handler with SA_SIGINFO.
@@ -235,8 +239,8 @@ extern "C" fn interrupt_call(_signal: i32, _information: *mut libc::siginfo_t, c
 
 /// Lets [`WAKE_UP`] interrupt this thread.
 pub(super) fn install_wake_up() -> Result<()> {
-    // SAFETY: zeroed is a valid sigaction; the handler touches nothing but its own arguments, so it is async-signal-safe. No
-    // SA_RESTART: the wait must return.
+    // SAFETY: zeroed is a valid sigaction; the handler touches nothing but its own arguments, so it is
+    // async-signal-safe. No SA_RESTART: the wait must return.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = interrupt_call as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
@@ -283,7 +287,8 @@ pub const KILL: i32 = libc::SIGKILL;
 /// heaptrace's CPU time is nearly up (`ulimit -t`).
 pub const CPU_TIME: i32 = libc::SIGXCPU;
 
-/// The signals by which others tell heaptrace to end, and which it takes itself: they are blocked in all its threads and fetched by [`next_signal`].
+/// The signals by which others tell heaptrace to end, and which it takes itself: they are blocked in all its threads
+/// and fetched by [`next_signal`].
 const OWN_SIGNALS: [i32; 4] = [INTERRUPT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// A signal that users may send to heaptrace for a purpose that they choose.
@@ -353,8 +358,8 @@ fn set_of(signals: &[i32]) -> libc::sigset_t {
 /// The action for SIGXFSZ that heaptrace was started with.
 static INHERITED_FILE_SIZE_ACTION: OnceLock<libc::sighandler_t> = OnceLock::new();
 
-/// Makes a write beyond the file size limit (ulimit -f) an error instead of the end of heaptrace. What heaptrace starts gets back
-/// what was inherited, by [`restore_file_size_signal`].
+/// Makes a write beyond the file size limit (ulimit -f) an error instead of the end of heaptrace. What heaptrace starts
+/// gets back what was inherited, by [`restore_file_size_signal`].
 pub fn ignore_file_size_signal() {
     // SAFETY: changes a disposition of our own process; SIG_IGN is valid for this signal.
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -371,8 +376,8 @@ pub(super) fn restore_file_size_signal() {
 /// The mask that heaptrace was started with.
 static INHERITED_MASK: OnceLock<SignalMask> = OnceLock::new();
 
-/// Blocks the signals that [`next_signal`] fetches, in this thread and those it creates. Returns the mask that heaptrace was
-/// started with: the launched program must get that one.
+/// Blocks the signals that [`next_signal`] fetches, in this thread and those it creates. Returns the mask that
+/// heaptrace was started with: the launched program must get that one.
 pub fn block_own_signals() -> Result<SignalMask> {
     let old = change_mask(libc::SIG_BLOCK, &own_signals())?;
     Ok(*INHERITED_MASK.get_or_init(|| old))
@@ -457,8 +462,8 @@ fn change_mask(how: i32, set: &libc::sigset_t) -> Result<SignalMask> {
     }
 }
 
-/// Makes `command` start with the signal mask that heaptrace was started with, and SIGXFSZ as it was: std passes on what we
-/// have blocked and ignored for ourselves.
+/// Makes `command` start with the signal mask that heaptrace was started with, and SIGXFSZ as it was: std passes on
+/// what we have blocked and ignored for ourselves.
 pub fn give_inherited_signals(command: &mut std::process::Command) {
     use std::os::unix::process::CommandExt;
     let Some(mask) = INHERITED_MASK.get().copied() else { return };
@@ -473,7 +478,8 @@ pub fn give_inherited_signals(command: &mut std::process::Command) {
             error => Err(std::io::Error::from_raw_os_error(error)),
         }
     };
-    // SAFETY: between fork and exec the closure calls setrlimit, signal and pthread_sigmask only, which allocate nothing and take no lock.
+    // SAFETY: between fork and exec the closure calls setrlimit, signal and pthread_sigmask only, which allocate
+    // nothing and take no lock.
     unsafe { command.pre_exec(reset) };
 }
 

@@ -88,15 +88,18 @@ pub struct Forked {
     of: i32,
     means: Means,
     is_whole: bool,
-    /// Whether its end was waited for already: its number is no longer ours to signal, and only its status is left to be taken.
+    /// Whether its end was waited for already: its number is no longer ours to signal, and only its status is left to
+    /// be taken.
     is_over: bool,
 }
 
 impl Forked {
-    /// Has a stopped thread of process `pid`, for which [`can_make`] holds, make one; the thread then stands with the registers `resume`. `mappings`: those that the copy is to
-    /// have. None if the kernel refuses: processes are limited.
+    /// Has a stopped thread of process `pid`, for which [`can_make`] holds, make one; the thread then stands with the
+    /// registers `resume`. `mappings`: those that the copy is to have. None if the kernel refuses: processes are
+    /// limited.
     ///
-    /// `left`: becomes the copy that was made before something else was reported of the thread. It is over, but for its status.
+    /// `left`: becomes the copy that was made before something else was reported of the thread. It is over, but for its
+    /// status.
     ///
     /// # Errors
     /// Any failure of a request.
@@ -147,10 +150,12 @@ impl Forked {
         Ok(Some(copy))
     }
 
-    /// Sees to it that it dies with us, and whether it has all that may be written to: parts may be exempt from being copied (madvise(2), MADV_DONTFORK).
+    /// Sees to it that it dies with us, and whether it has all that may be written to: parts may be exempt from being
+    /// copied (madvise(2), MADV_DONTFORK).
     fn check(&mut self, mappings: &[Mapping], free: Addr) -> Result<bool> {
         match ptrace::wait_task(self.pid, ptrace::PATIENCE)? {
-            // killed by others, or as the system was short of memory: it stands at its end, where a signal no longer wakes it
+            // killed by others, or as the system was short of memory: it stands at its end, where a signal no longer
+            // wakes it
             Waited::Task(_, WaitStatus::Event(Event::Exit), Some(stopped)) => {
                 stopped.resume(0)?;
                 self.end();
@@ -199,7 +204,8 @@ impl Forked {
         Ok(TargetMemory::open(self.pid, self.pid)?.keeping_shared())
     }
 
-    /// The same, whose status a process takes that has executed another program since, by what that one's C library has.
+    /// The same, whose status a process takes that has executed another program since, by what that one's C library
+    /// has.
     pub const fn after_exec(self, means: Means) -> Self {
         Self { means, ..self }
     }
@@ -222,8 +228,9 @@ impl Forked {
         }
     }
 
-    /// Has a stopped thread of the process take the status of this copy, which is dead and whose end was waited for: no zombie is left then. The thread stands as before. False
-    /// where it can't: the process has executed another program since.
+    /// Has a stopped thread of the process take the status of this copy, which is dead and whose end was waited for: no
+    /// zombie is left then. The thread stands as before. False where it can't: the process has executed another program
+    /// since.
     ///
     /// # Errors
     /// Any failure of a request.
@@ -259,9 +266,9 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Has the process that stands still make one. None where it can't be had: system calls are filtered, memory is short or promised in full, processes are
-    /// limited. It is to be ended when the process has been let go, also where it is of no use, as its end was not the
-    /// process's.
+    /// Has the process that stands still make one. None where it can't be had: system calls are filtered, memory is
+    /// short or promised in full, processes are limited. It is to be ended when the process has been let go, also where
+    /// it is of no use, as its end was not the process's.
     ///
     /// # Errors
     /// Any failure of a request.

@@ -21,15 +21,16 @@ pub fn of_process(pid: i32) -> Option<CpuTime> {
     Some(CpuTime { all_ns: read(pid, SCHEDULED)?, user_ns: read(pid, USER)? })
 }
 
-/// The CPU time of one thread, which stands still, ns: the first number of its schedstat (Documentation/scheduler/sched-stats.rst). Other
-/// processes' threads have no clock. None if it is gone, or the kernel keeps no such figures.
+/// The CPU time of one thread, which stands still, ns: the first number of its schedstat
+/// (Documentation/scheduler/sched-stats.rst). Other processes' threads have no clock. None if it is gone, or the kernel
+/// keeps no such figures.
 pub fn of_thread(pid: i32, tid: i32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     text.split(' ').next()?.parse().ok()
 }
 
-/// The timestamp counter of the processor, against the clock: for programs that read it themselves. It runs at a constant rate on all
-/// processors of a machine since 2008 (Intel SDM, volume 3, 19.17: invariant TSC).
+/// The timestamp counter of the processor, against the clock: for programs that read it themselves. It runs at a
+/// constant rate on all processors of a machine since 2008 (Intel SDM, volume 3, 19.17: invariant TSC).
 #[derive(Debug)]
 pub struct Ticks {
     began: Instant,
@@ -60,7 +61,8 @@ fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// Ids from here on don't fit a clock's; the kernel has none above 2^22 (PID_MAX_LIMIT). Their bits would make the id of another clock.
+/// Ids from here on don't fit a clock's; the kernel has none above 2^22 (PID_MAX_LIMIT). Their bits would make the id
+/// of another clock.
 const NO_PROCESS: i32 = 1 << 28;
 
 fn read(pid: i32, clock: libc::clockid_t) -> Option<u64> {

@@ -1,5 +1,6 @@
-//! Hearing of each program that is executed on this machine: the kernel's process events connector, which tells privileged
-//! processes of the first network, pid and user namespaces (linux/cn_proc.h, Documentation/driver-api/connector.rst).
+//! Hearing of each program that is executed on this machine: the kernel's process events connector, which tells
+//! privileged processes of the first network, pid and user namespaces (linux/cn_proc.h,
+//! Documentation/driver-api/connector.rst).
 
 use super::control;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,8 +17,8 @@ const NETLINK_HEADER: usize = 16;
 const CONNECTOR_HEADER: usize = 20;
 const EVENT: usize = NETLINK_HEADER + CONNECTOR_HEADER;
 
-/// Where the members of `struct proc_event` lie in a datagram: what happened; behind it a CPU number and a time; then, for
-/// an acknowledgement, an error number, and for an execution the thread and its process.
+/// Where the members of `struct proc_event` lie in a datagram: what happened; behind it a CPU number and a time; then,
+/// for an acknowledgement, an error number, and for an execution the thread and its process.
 const WHAT: usize = EVENT;
 const ERROR: usize = EVENT + 16;
 const PROCESS: usize = EVENT + 20;
@@ -50,8 +51,8 @@ pub struct ExecEvents {
 }
 
 impl ExecEvents {
-    /// Subscribes. None where the kernel does not tell us: without the right (CAP_NET_ADMIN), in a container, or if it was
-    /// built without the connector.
+    /// Subscribes. None where the kernel does not tell us: without the right (CAP_NET_ADMIN), in a container, or if it
+    /// was built without the connector.
     pub fn subscribe() -> Option<Self> {
         let events = Self { socket: open()?, signals: control::own_signals_fd().ok()? };
         events.send(LISTEN)?;
@@ -127,8 +128,8 @@ impl ExecEvents {
     }
 }
 
-/// A netlink socket in the connector's group that is given executions and acknowledgements only: a machine that forks a lot
-/// would keep us busy with the rest.
+/// A netlink socket in the connector's group that is given executions and acknowledgements only: a machine that forks a
+/// lot would keep us busy with the rest.
 fn open() -> Option<OwnedFd> {
     // SAFETY: socket takes numbers only.
     let socket =

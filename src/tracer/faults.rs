@@ -1,5 +1,6 @@
-//! SIGBUS of our own: a file that is shortened while heaptrace has it mapped must not end heaptrace, with which the profile,
-//! and in the worst case the target, would go. What is cut off reads as zeros from then on, like the holes of a file.
+//! SIGBUS of our own: a file that is shortened while heaptrace has it mapped must not end heaptrace, with which the
+//! profile, and in the worst case the target, would go. What is cut off reads as zeros from then on, like the holes of
+//! a file.
 
 use super::{Result, TracerError};
 use crate::arch::PAGE_SIZE;
@@ -29,7 +30,8 @@ pub fn survive_shortened_files() -> Result<()> {
     if PREVIOUS.set(previous).is_err() {
         return Ok(());
     }
-    // SAFETY: the handler is async-signal-safe (see there). SA_ONSTACK: where std has given the thread a stack for signals.
+    // SAFETY: the handler is async-signal-safe (see there). SA_ONSTACK: where std has given the thread a stack for
+    // signals.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = cut_off as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize;
@@ -39,8 +41,8 @@ pub fn survive_shortened_files() -> Result<()> {
     if result == 0 { Ok(()) } else { Err(TracerError::own("install the handler for SIGBUS")) }
 }
 
-/// Gives a child between fork and exec what was inherited, if that was to ignore SIGBUS: exec turns our handler into the
-/// default. Async-signal-safe.
+/// Gives a child between fork and exec what was inherited, if that was to ignore SIGBUS: exec turns our handler into
+/// the default. Async-signal-safe.
 pub(super) fn restore_inherited() {
     if PREVIOUS.get().is_some_and(|previous| previous.sa_sigaction == libc::SIG_IGN) {
         // SAFETY: SIG_IGN is valid for this signal.
@@ -50,9 +52,9 @@ pub(super) fn restore_inherited() {
 
 /// Puts zeros in place of what is no longer in a mapped file. Any other SIGBUS is left to what was there before.
 extern "C" fn cut_off(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a valid siginfo, which has an address for SIGBUS. mmap is a bare system call, though POSIX
-    // does not list it as async-signal-safe; it replaces pages of a read-only mapping of ours, of which nobody can have read
-    // anything, by others. errno is kept for whom the signal came in between.
+    // SAFETY: the kernel passes a valid siginfo, which has an address for SIGBUS. mmap is a bare system call, though
+    // POSIX does not list it as async-signal-safe; it replaces pages of a read-only mapping of ours, of which nobody
+    // can have read anything, by others. errno is kept for whom the signal came in between.
     unsafe {
         let errno = *libc::__errno_location();
         if let Some(rest) = mapped::cut_at((*info).si_addr().addr()) {

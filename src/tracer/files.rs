@@ -34,10 +34,11 @@ fn is_pipe(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// Opens the file behind `module` through the live task `tid` of process `pid`, whose root folder is `root` if it is not
-/// ours: by its path in there; if another file stands there now, through the kernel's own links to mapped files. None if
-/// neither gives it. `accepts` says whether a file's contents are those that are mapped. It is told whether device and inode
-/// are: alone they prove nothing, as inodes are used again and some file systems (overlayfs, btrfs) show others in the maps.
+/// Opens the file behind `module` through the live task `tid` of process `pid`, whose root folder is `root` if it is
+/// not ours: by its path in there; if another file stands there now, through the kernel's own links to mapped files.
+/// None if neither gives it. `accepts` says whether a file's contents are those that are mapped. It is told whether
+/// device and inode are: alone they prove nothing, as inodes are used again and some file systems (overlayfs, btrfs)
+/// show others in the maps.
 pub fn open_module(
     pid: i32,
     tid: i32,
@@ -55,8 +56,8 @@ pub fn open_module(
     found.or_else(|| held_open(tid, module).iter().find_map(|path| open(path)))
 }
 
-/// Opens a regular file for reading. The folders may belong to somebody who puts a pipe there, or a device that does something when it is
-/// opened.
+/// Opens a regular file for reading. The folders may belong to somebody who puts a pipe there, or a device that does
+/// something when it is opened.
 ///
 /// # Errors
 /// What the kernel said; it is no regular file.
@@ -158,8 +159,8 @@ fn candidates(pid: i32, tid: i32, root: Option<&TargetRoot>, module: &MappedModu
     paths
 }
 
-/// The files that the process holds open and that can be `module`'s: what it has loaded from a memory file (memfd_create(2))
-/// is nowhere else.
+/// The files that the process holds open and that can be `module`'s: what it has loaded from a memory file
+/// (memfd_create(2)) is nowhere else.
 fn held_open(tid: i32, module: &MappedModule) -> Vec<PathBuf> {
     /// Some processes have a million descriptors.
     const MOST: usize = 4096;

@@ -1,16 +1,18 @@
-//! The guardian: a process of ours that undoes what heaptrace has written to the target's code, should heaptrace be killed.
+//! The guardian: a process of ours that undoes what heaptrace has written to the target's code, should heaptrace be
+//! killed.
 //!
-//! It is heaptrace's own executable, started anew before the first byte is written, and reads from a socket what the tracer
-//! thread is about to write where. Each record is in the kernel's hands before the byte that it tells of is, so that none is
-//! lost, however late the guardian reads it. The end of the socket without a dismissal means that heaptrace is gone.
+//! It is heaptrace's own executable, started anew before the first byte is written, and reads from a socket what the
+//! tracer thread is about to write where. Each record is in the kernel's hands before the byte that it tells of is, so
+//! that none is lost, however late the guardian reads it. The end of the socket without a dismissal means that
+//! heaptrace is gone.
 //!
-//! If the guardian itself is killed, another one takes its place ([`GuardianProcess::look_after`]), and is told all that stands
-//! in the target by then.
+//! If the guardian itself is killed, another one takes its place ([`GuardianProcess::look_after`]), and is told all
+//! that stands in the target by then.
 //!
 //! It also has a heaptrace go on that was stopped while a thread of the target stands for it ([`stopped`]).
 //!
-//! It lives in a session of its own, where no terminal reaches it, and holds none of heaptrace's descriptors: whoever reads
-//! the other end of one must see its end when heaptrace does.
+//! It lives in a session of its own, where no terminal reaches it, and holds none of heaptrace's descriptors: whoever
+//! reads the other end of one must see its end when heaptrace does.
 
 pub mod orphan;
 mod record;
@@ -44,8 +46,8 @@ pub const COMMAND: &str = "stand-guard";
 /// The option of that subcommand for a target that shares a CPU with heaptrace (`--pin`).
 pub const PINNED: &str = "pinned";
 
-/// What the process is called in lists of processes. Not heaptrace: whoever kills all heaptraces by that name must not take
-/// the guardian with them.
+/// What the process is called in lists of processes. Not heaptrace: whoever kills all heaptraces by that name must not
+/// take the guardian with them.
 const NAME: &str = "guardian";
 
 /// Whether a process with this command line is one.
@@ -62,8 +64,8 @@ const LOOK_AROUND: Duration = Duration::from_micros(200);
 /// The pause between two attempts to replace a guardian that has gone.
 const REPLACEMENT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The running guardian, as its parent sees it. If it is dropped without [`GuardianProcess::dismiss`], it acts as soon as all
-/// [`Guardian`]s are dropped, too.
+/// The running guardian, as its parent sees it. If it is dropped without [`GuardianProcess::dismiss`], it acts as soon
+/// as all [`Guardian`]s are dropped, too.
 #[derive(Debug)]
 pub struct GuardianProcess {
     child: Child,
@@ -75,8 +77,8 @@ pub struct GuardianProcess {
 }
 
 impl GuardianProcess {
-    /// Starts the guardian. To be called on another thread than the tracer thread, whose waits would report its end. If the
-    /// target is going to be `pinned`: by a thread that may run on all CPUs on which the target may.
+    /// Starts the guardian. To be called on another thread than the tracer thread, whose waits would report its end. If
+    /// the target is going to be `pinned`: by a thread that may run on all CPUs on which the target may.
     ///
     /// # Errors
     /// If the process can't be started.
@@ -86,8 +88,9 @@ impl GuardianProcess {
         Ok((Self { child, pinned, replaced: None, link: Arc::clone(&guardian.link) }, guardian))
     }
 
-    /// Whether a new guardian has just been started, as the one from before was killed or does not listen: the tracer thread must
-    /// [take it over](Guardian::take_over) and tell it everything. To be called now and then, where [`Self::start`] was.
+    /// Whether a new guardian has just been started, as the one from before was killed or does not listen: the tracer
+    /// thread must [take it over](Guardian::take_over) and tell it everything. To be called now and then, where
+    /// [`Self::start`] was.
     ///
     /// # Errors
     /// If the guardian is lost and another one can't be started. It is tried again later.
@@ -116,7 +119,8 @@ impl GuardianProcess {
     }
 }
 
-/// Takes the end of a guardian that was killed. One that is frozen (cgroup freezer) ends when it is thawed, and does nothing more.
+/// Takes the end of a guardian that was killed. One that is frozen (cgroup freezer) ends when it is thawed, and does
+/// nothing more.
 fn await_end(child: &mut Child) {
     let deadline = Instant::now() + ptrace::PATIENCE;
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
@@ -207,8 +211,8 @@ impl Guardian {
         Self { link: Arc::new(link), spaces: Arc::default() }
     }
 
-    /// Speaks to the guardian that was started last from now on, if it has not been spoken to yet: then everything is to be told
-    /// anew, by [`Guarded::begin_anew`] and what follows.
+    /// Speaks to the guardian that was started last from now on, if it has not been spoken to yet: then everything is
+    /// to be told anew, by [`Guarded::begin_anew`] and what follows.
     pub fn take_over(&self) -> bool {
         let Some(socket) = self.link.next.lock().unwrap_or_else(PoisonError::into_inner).take() else { return false };
         *self.link.socket.lock().unwrap_or_else(PoisonError::into_inner) = socket;

@@ -4,8 +4,8 @@ use super::procfs::status_field;
 use super::{Result, TracerError};
 use std::path::Path;
 
-/// Makes sure that ids under /proc mean the processes that system calls mean by them. In a pid namespace of its own, with
-/// its parent's /proc, heaptrace would write to the memory of somebody else.
+/// Makes sure that ids under /proc mean the processes that system calls mean by them. In a pid namespace of its own,
+/// with its parent's /proc, heaptrace would write to the memory of somebody else.
 ///
 /// # Errors
 /// [`TracerError::ForeignProc`]
@@ -73,7 +73,8 @@ pub fn user_outside(uid: u32) -> u32 {
     translated.unwrap_or(uid)
 }
 
-/// What users are called that have no id in our user namespace: /proc/sys/kernel/overflowuid, unless somebody has changed it.
+/// What users are called that have no id in our user namespace: /proc/sys/kernel/overflowuid, unless somebody has
+/// changed it.
 pub const OVERFLOW_USER: u32 = 65534;
 
 /// Real, effective, saved and file system user id of task `tid`, in this order. None of them if it is gone.

@@ -27,8 +27,8 @@ const MOST_DESCRIPTORS: usize = 20_000;
 /// How the kernel names the memory of an aio context.
 const AIO_RING: &str = "/[aio]";
 
-/// Asks for a process that has these mappings. `live`: one of its threads that lives, as the files of a first thread are
-/// gone when it has ended.
+/// Asks for a process that has these mappings. `live`: one of its threads that lives, as the files of a first thread
+/// are gone when it has ended.
 pub fn of(live: i32, mappings: &[Mapping]) -> Held {
     let timers = procfs::read(live, "timers").ok().map(|text| timers(&String::from_utf8_lossy(&text)));
     let is_aio = |path: &Path| path.to_string_lossy().starts_with(AIO_RING);

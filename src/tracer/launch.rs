@@ -145,8 +145,8 @@ fn elf_class(path: &Path) -> Option<u8> {
     Some(class)
 }
 
-/// A child that has been seized and let go towards its exec. Dropping this before [`Launched::begins`] ends the child: what
-/// could not be traced from its first instruction on is not run at all.
+/// A child that has been seized and let go towards its exec. Dropping this before [`Launched::begins`] ends the child:
+/// what could not be traced from its first instruction on is not run at all.
 #[derive(Debug)]
 pub struct Launched {
     /// Its process id.
@@ -189,8 +189,8 @@ impl Launched {
     }
 }
 
-/// What the kernel says of a file that it can't execute is often true of another one: the interpreter that a script names
-/// in its first line, or the loader that a program asks for.
+/// What the kernel says of a file that it can't execute is often true of another one: the interpreter that a script
+/// names in its first line, or the loader that a program asks for.
 fn explain_exec(path: &Path, error: io::Error) -> io::Error {
     // Somebody has it open for writing: that is the file itself.
     if error.kind() == io::ErrorKind::ExecutableFileBusy {
@@ -248,8 +248,8 @@ fn seize_new(pid: i32, exit_kill: bool) -> Result<()> {
     }
 }
 
-/// Starts `program`, seized by the calling thread before its exec. `mask`: the signal mask it gets; `cpus`: where it may
-/// run, if not everywhere; `exit_kill`: see [`ptrace::seize`].
+/// Starts `program`, seized by the calling thread before its exec. `mask`: the signal mask it gets; `cpus`: where it
+/// may run, if not everywhere; `exit_kill`: see [`ptrace::seize`].
 pub fn launch(program: &Program, mask: &SignalMask, cpus: Option<&CpuSet>, exit_kill: bool) -> Result<Launched> {
     ids::require_own()?;
     let (gate_read, gate_write) = pipe()?;

@@ -74,12 +74,12 @@ impl Libunwind {
     /// Loads libunwind.
     ///
     /// # Errors
-    /// If its libraries can't be opened or lack a function, or if this program is linked statically; the error tells what to
-    /// do. Also if there is no memory.
+    /// If its libraries can't be opened or lack a function, or if this program is linked statically; the error tells
+    /// what to do. Also if there is no memory.
     pub fn open() -> Result<Self> {
         let functions = Functions::load()?;
-        // SAFETY: _UPT_accessors is the table that this function expects, and lasts as long as this process. 0: the byte order
-        // of this machine.
+        // SAFETY: _UPT_accessors is the table that this function expects, and lasts as long as this process. 0: the
+        // byte order of this machine.
         let space = unsafe { (functions.create_addr_space)(functions.upt_accessors.as_ptr(), 0) };
         match NonNull::new(space) {
             Some(space) => Ok(Self { functions, space }),
@@ -87,8 +87,8 @@ impl Libunwind {
         }
     }
 
-    /// Walks the stack of a thread that has hit the breakpoint at `entry`, the first instruction of a function, with the
-    /// registers `raw`. At most `max_depth` frames.
+    /// Walks the stack of a thread that has hit the breakpoint at `entry`, the first instruction of a function, with
+    /// the registers `raw`. At most `max_depth` frames.
     ///
     /// # Errors
     /// Any failure of a ptrace request of ours. What libunwind can't read only ends the walk.
@@ -101,10 +101,12 @@ impl Libunwind {
         callers
     }
 
-    /// Walks the stack of a stopped thread, which the calling thread traces, from where it stands. At most `max_depth` frames.
+    /// Walks the stack of a stopped thread, which the calling thread traces, from where it stands. At most `max_depth`
+    /// frames.
     ///
     /// # Errors
-    /// If the thread's registers can't be read, or there is no memory. What libunwind can't read later only ends the walk.
+    /// If the thread's registers can't be read, or there is no memory. What libunwind can't read later only ends the
+    /// walk.
     pub fn walk(&self, tid: i32, max_depth: u32) -> Result<Callers> {
         let functions = &self.functions;
         // Made anew for each walk: it remembers where modules lie, and those come and go.

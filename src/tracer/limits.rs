@@ -25,8 +25,8 @@ pub fn raise_open_files() {
 /// The limit of CPU time as heaptrace inherited it, if it was lowered.
 static INHERITED_CPU_TIME: OnceLock<libc::rlimit> = OnceLock::new();
 
-/// Sees to it that a limit of CPU time (`ulimit -t`) is told by SIGXCPU a second before the kernel kills: time enough to let the
-/// target go. What heaptrace starts gets the inherited limit back.
+/// Sees to it that a limit of CPU time (`ulimit -t`) is told by SIGXCPU a second before the kernel kills: time enough
+/// to let the target go. What heaptrace starts gets the inherited limit back.
 pub fn keep_a_second() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place.
@@ -61,8 +61,8 @@ pub fn give_back_freed() {
     }
 }
 
-/// How many bytes heaptrace can take without harm to itself or to others: what is free on the machine, in its control groups,
-/// and of its own address space, whichever is least. None if nothing of this can be told.
+/// How many bytes heaptrace can take without harm to itself or to others: what is free on the machine, in its control
+/// groups, and of its own address space, whichever is least. None if nothing of this can be told.
 pub fn available_memory() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| kib_of(&text, "MemAvailable:"));
     [machine, of_control_groups(), of_address_space()].into_iter().flatten().min()
@@ -74,8 +74,8 @@ fn kib_of(text: &str, key: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least that a control group around us has left (cgroup v2: memory.max less memory.current; the page cache counts as
-/// used there, though the kernel would give it up).
+/// The least that a control group around us has left (cgroup v2: memory.max less memory.current; the page cache counts
+/// as used there, though the kernel would give it up).
 fn of_control_groups() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -100,15 +100,15 @@ fn of_address_space() -> Option<u64> {
     Some(limit.rlim_cur.saturating_sub(used))
 }
 
-/// Address space that is kept for the moment when there is no more. Letting go of the target needs far less; the symbol table
-/// that is being read when it happens may be as large.
+/// Address space that is kept for the moment when there is no more. Letting go of the target needs far less; the symbol
+/// table that is being read when it happens may be as large.
 const RESERVE: usize = 16 << 20;
 
 static RESERVED: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
 static SHORT: AtomicBool = AtomicBool::new(false);
 
-/// The system's allocator with a reserve. An allocation that fails takes the reserve, after which [`is_memory_short`] tells
-/// that tracing must end; one that fails even so ends heaptrace with a message instead of SIGABRT.
+/// The system's allocator with a reserve. An allocation that fails takes the reserve, after which [`is_memory_short`]
+/// tells that tracing must end; one that fails even so ends heaptrace with a message instead of SIGABRT.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocator;
 
@@ -130,8 +130,8 @@ const STACK: u64 = 512 << 10;
 /// What [`touch_stack`] takes at a time.
 const STACK_PIECE: usize = 8 << 10;
 
-/// Lets the main thread's stack grow now. Later, with no address space left (`ulimit -v`), the kernel would end heaptrace by SIGSEGV where it has
-/// to grow; now the user can be told.
+/// Lets the main thread's stack grow now. Later, with no address space left (`ulimit -v`), the kernel would end
+/// heaptrace by SIGSEGV where it has to grow; now the user can be told.
 pub fn reserve_stack() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place.

@@ -34,7 +34,8 @@ pub struct TargetMemory {
     reader: i32,
     /// A task of this address space that is stopped for us now.
     stopped: Option<i32>,
-    /// A thread that was to make a system call for us and did not come back in time: it still needs the code of that call.
+    /// A thread that was to make a system call for us and did not come back in time: it still needs the code of that
+    /// call.
     pub(super) late_caller: Option<i32>,
     /// Whether the kernel has refused a write, so that a stopped task is needed for it.
     refused: bool,
@@ -87,16 +88,18 @@ impl TargetMemory {
         }
     }
 
-    /// Leaves shared what this address space shares with those that it was forked from or that were forked from it: process_vm_readv pins pages, and the kernel first
-    /// copies what is pinned (Linux 5.19 and later, `gup_must_unshare`), which makes all that is read private. Page protection is not respected then.
+    /// Leaves shared what this address space shares with those that it was forked from or that were forked from it:
+    /// process_vm_readv pins pages, and the kernel first copies what is pinned (Linux 5.19 and later,
+    /// `gup_must_unshare`), which makes all that is read private. Page protection is not respected then.
     #[must_use]
     pub const fn keeping_shared(mut self) -> Self {
         self.keeps_shared = true;
         self
     }
 
-    /// Reads through the descriptor from now on, or no longer. Memory whose faults another process serves (userfaultfd(2)), and which nobody has touched, can't be read so, where process_vm_readv
-    /// would wait for that process.
+    /// Reads through the descriptor from now on, or no longer. Memory whose faults another process serves
+    /// (userfaultfd(2)), and which nobody has touched, can't be read so, where process_vm_readv would wait for that
+    /// process.
     pub const fn wait_for_no_faults(&mut self, so: bool) {
         self.keeps_shared = so;
     }
@@ -118,8 +121,8 @@ impl TargetMemory {
         self.reader
     }
 
-    /// Tells which task of this address space is stopped for the calling thread, if one is: where the kernel refuses writes
-    /// to /proc/PID/mem (Linux 6.12 and later, `proc_mem.force_override=never`), they are made through it.
+    /// Tells which task of this address space is stopped for the calling thread, if one is: where the kernel refuses
+    /// writes to /proc/PID/mem (Linux 6.12 and later, `proc_mem.force_override=never`), they are made through it.
     pub const fn stands_still(&mut self, task: Option<i32>) {
         self.stopped = task;
     }
@@ -129,8 +132,8 @@ impl TargetMemory {
         self.refused && self.stopped.is_none()
     }
 
-    /// Whether nobody lives in this address space any more: those who did have ended, or have another one by exec. The kernel
-    /// then reads nothing, and says so by no error.
+    /// Whether nobody lives in this address space any more: those who did have ended, or have another one by exec. The
+    /// kernel then reads nothing, and says so by no error.
     pub fn is_gone(&self) -> bool {
         matches!(self.file.read_at(&mut [0], 0), Ok(0))
     }
@@ -164,8 +167,8 @@ impl TargetMemory {
     ///
     /// # Errors
     /// [`TracerError::Write`] if the kernel refuses (Linux 6.12 and later can forbid such writes, see `heaptrace
-    /// doctor`), [`TracerError::NotKept`] if something else stands there afterwards, [`TracerError::Died`] if the task that
-    /// was stopped is being killed, or all tasks are gone, with which its memory goes.
+    /// doctor`), [`TracerError::NotKept`] if something else stands there afterwards, [`TracerError::Died`] if the task
+    /// that was stopped is being killed, or all tasks are gone, with which its memory goes.
     pub(super) fn write_code(&mut self, addr: Addr, bytes: &[u8]) -> Result<()> {
         self.try_to_write_code(addr, bytes).map_err(|error| match self.stopped {
             Some(tid) if super::ptrace::Stopped::regained(tid).is_being_killed() => TracerError::Died { tid },
@@ -320,8 +323,8 @@ impl ReadAgain for TargetMemory {
 }
 
 impl ReadMemory for TargetMemory {
-    /// Small reads fill a window of a page from `addr` on and serve later ones from it, until [`Self::new_stop`]. The stopped
-    /// thread's stack can't change meanwhile.
+    /// Small reads fill a window of a page from `addr` on and serve later ones from it, until [`Self::new_stop`]. The
+    /// stopped thread's stack can't change meanwhile.
     fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
         if let Some(n) = self.cached(addr, buf) {
             return n;

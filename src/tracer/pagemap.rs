@@ -1,8 +1,9 @@
-//! Which pages of a process were ever touched: /proc/PID/pagemap (the kernel's Documentation/admin-guide/mm/pagemap.rst).
+//! Which pages of a process were ever touched: /proc/PID/pagemap (the kernel's
+//! Documentation/admin-guide/mm/pagemap.rst).
 //!
-//! A page that is neither in memory nor in swap holds nothing that the process has written, and to read it would only give
-//! it memory. Sanitizers map terabytes that they never touch: PAGEMAP_SCAN (Linux 6.7) skips them quickly; older kernels
-//! give one word for each page.
+//! A page that is neither in memory nor in swap holds nothing that the process has written, and to read it would only
+//! give it memory. Sanitizers map terabytes that they never touch: PAGEMAP_SCAN (Linux 6.7) skips them quickly; older
+//! kernels give one word for each page.
 
 use super::{Result, TracerError};
 use crate::addr::Addr;
@@ -103,8 +104,8 @@ impl PageMap {
         self.read(&range).unwrap_or_else(|| vec![range])
     }
 
-    /// The pages of `range` that are in memory and count as the process's, and those in swap, ascending. Before Linux 6.7 the kernel's page of zeros, which pages have that
-    /// were read only, is not told from others.
+    /// The pages of `range` that are in memory and count as the process's, and those in swap, ascending. Before Linux
+    /// 6.7 the kernel's page of zeros, which pages have that were read only, is not told from others.
     pub fn placed(&mut self, range: &Range<Addr>) -> Option<PlacedPages> {
         let mut found = PlacedPages::default();
         let is_scanned = self.can_scan

@@ -1,8 +1,8 @@
 //! Why a process can't be traced, and what would help: the kernel says only "not permitted".
 //!
 //! The rules are those of ptrace(2), "Ptrace access mode checking", and of the Yama module
-//! (Documentation/admin-guide/LSM/Yama.rst). Reading the facts from /proc and judging them are kept apart, so that every
-//! verdict can be tested with made-up facts.
+//! (Documentation/admin-guide/LSM/Yama.rst). Reading the facts from /proc and judging them are kept apart, so that
+//! every verdict can be tested with made-up facts.
 
 use super::{TracerError, ids, procfs};
 use std::fs::File;
@@ -395,7 +395,8 @@ pub fn yama_scope() -> Option<u8> {
     std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
 }
 
-/// The files of a process that is not dumpable belong to root (proc(5)). For a process of root itself that tells nothing.
+/// The files of a process that is not dumpable belong to root (proc(5)). For a process of root itself that tells
+/// nothing.
 fn dumpable(pid: i32, effective_uid: u32) -> Option<bool> {
     let owner = std::fs::metadata(format!("/proc/{pid}/stat")).ok()?.uid();
     (effective_uid != 0).then_some(owner == effective_uid)
@@ -423,7 +424,8 @@ fn is_namespace_below(pid: i32) -> Option<bool> {
     Some(false)
 }
 
-/// The class byte of the executable's ELF header: 2 is 64-bit. Other files (none are executed without one) tell nothing.
+/// The class byte of the executable's ELF header: 2 is 64-bit. Other files (none are executed without one) tell
+/// nothing.
 fn is_64_bit(pid: i32) -> Option<bool> {
     use std::io::Read;
     let mut header = [0u8; 5];

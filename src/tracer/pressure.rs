@@ -15,7 +15,8 @@ pub fn resident(pid: i32) -> Option<u64> {
     field.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// How much memory a process may have: the least limit of its control group and those around it, else the memory of the machine.
+/// How much memory a process may have: the least limit of its control group and those around it, else the memory of the
+/// machine.
 pub fn memory_limit(pid: i32) -> Option<u64> {
     let groups = groups_of(pid);
     let limits = groups.iter().flat_map(|group| {
@@ -25,8 +26,8 @@ pub fn memory_limit(pid: i32) -> Option<u64> {
     least.or_else(machine_memory)
 }
 
-/// The pressure of memory that a process's control group is under, or the machine: the share of the last 10 seconds in which some task
-/// waited for memory, in percent. None where the kernel does not tell.
+/// The pressure of memory that a process's control group is under, or the machine: the share of the last 10 seconds in
+/// which some task waited for memory, in percent. None where the kernel does not tell.
 pub fn memory_pressure(pid: i32) -> Option<f64> {
     let own =
         groups_of(pid).into_iter().filter(|group| group.is_unified).map(|group| group.folder.join("memory.pressure"));
@@ -58,7 +59,8 @@ fn group(line: &str) -> Option<Group> {
     }
     let roots: &[&str] = if is_unified { &["", "unified"] } else { &["memory"] };
     let inside = path.trim_start_matches('/');
-    // In another cgroup namespace the path leads out of what is mounted here: then the root is the nearest that can be seen.
+    // In another cgroup namespace the path leads out of what is mounted here: then the root is the nearest that can be
+    // seen.
     let inside = if inside.split('/').any(|part| part == "..") { "" } else { inside };
     let limit = if is_unified { "memory.max" } else { "memory.limit_in_bytes" };
     let root = roots.iter().map(|root| Path::new(GROUPS).join(root)).find(|root| root.join(inside).is_dir())?;

@@ -1,5 +1,5 @@
-//! Trying out on a child of our own what tracing needs: the only way to know what the kernel, its security modules and a
-//! container's seccomp filter allow together. For `heaptrace doctor`.
+//! Trying out on a child of our own what tracing needs: the only way to know what the kernel, its security modules and
+//! a container's seccomp filter allow together. For `heaptrace doctor`.
 
 use super::affinity::CpuSet;
 use super::code::TargetCode;
@@ -16,8 +16,8 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long it is measured. What a stop takes depends on what else runs and on where the kernel places both sides, which changes
-/// within fractions of a second: 2000 stops in a row said 13 µs at one time and 51 µs a moment later.
+/// How long it is measured. What a stop takes depends on what else runs and on where the kernel places both sides,
+/// which changes within fractions of a second: 2000 stops in a row said 13 µs at one time and 51 µs a moment later.
 const MEASURED: Duration = Duration::from_secs(1);
 
 /// Stops over which the cost of one is averaged in a round.
@@ -103,8 +103,8 @@ fn trial() -> Result<TraceCheck> {
     Ok(check)
 }
 
-/// What a stop costs with the CPUs left to the scheduler, and on one of them. Both in turn: the machine is another one a moment
-/// later.
+/// What a stop costs with the CPUs left to the scheduler, and on one of them. Both in turn: the machine is another one
+/// a moment later.
 fn measure(pid: i32) -> (Option<StopCost>, Option<StopCost>) {
     let everywhere = CpuSet::of(0).ok();
     let one = everywhere.and_then(|cpus| cpus.single());

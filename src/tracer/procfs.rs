@@ -14,15 +14,16 @@ use std::sync::OnceLock;
 /// Reads `/proc/TID/FILE`.
 ///
 /// # Errors
-/// [`TracerError::Died`] if the task is gone (or the kernel has no such file: it says the same of both), [`TracerError::ProcFile`] if the file can't be read for
-/// another reason.
+/// [`TracerError::Died`] if the task is gone (or the kernel has no such file: it says the same of both),
+/// [`TracerError::ProcFile`] if the file can't be read for another reason.
 pub fn read(tid: i32, file: &str) -> Result<Vec<u8>> {
     let path = format!("/proc/{tid}/{file}");
     injection::point(Call::Other).and_then(|()| read_unsized(&path)).map_err(|source| unreadable(tid, path, source))
 }
 
-/// What a file under /proc holds, by four calls of the kernel, as some are read again and again beside programs that need the processor. [`std::fs::read`] makes nine: it asks for
-/// the file's size, which is 0 there, and begins with a few bytes; of what was taken from a file it asks for no size.
+/// What a file under /proc holds, by four calls of the kernel, as some are read again and again beside programs that
+/// need the processor. [`std::fs::read`] makes nine: it asks for the file's size, which is 0 there, and begins with a
+/// few bytes; of what was taken from a file it asks for no size.
 fn read_unsized(path: impl AsRef<Path>) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(4096);
     File::open(path)?.take(u64::MAX).read_to_end(&mut text)?;
@@ -48,7 +49,8 @@ pub fn mappings(tid: i32) -> Result<Vec<Mapping>> {
     })
 }
 
-/// The kernel's name for this start of the machine: ids of processes and their times are of one (proc_sys_kernel(5)). Empty if it does not tell.
+/// The kernel's name for this start of the machine: ids of processes and their times are of one (proc_sys_kernel(5)).
+/// Empty if it does not tell.
 pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }
@@ -110,14 +112,15 @@ pub fn status_number(tid: i32, key: &str) -> Option<i32> {
     status_field(tid, key)?.split_whitespace().next()?.parse().ok()
 }
 
-/// The most memory that a task's process has had resident since its program began, in bytes: `VmHWM` of proc(5), which begins
-/// anew at an exec and at a fork with what is resident then. None if its memory is gone, as that of a zombie.
+/// The most memory that a task's process has had resident since its program began, in bytes: `VmHWM` of proc(5), which
+/// begins anew at an exec and at a fork with what is resident then. None if its memory is gone, as that of a zombie.
 pub fn peak_resident(tid: i32) -> Option<u64> {
     status_bytes(tid, "VmHWM")
 }
 
-/// The memory that a task's process has resident, in bytes, by the counters that the kernel keeps (`VmRSS` of proc(5)). To have its pages counted (smaps_rollup) takes 90 ms for 4 GiB. Since
-/// Linux 6.17 the counters are exact; before, each processor may have some tens of pages that are not added yet.
+/// The memory that a task's process has resident, in bytes, by the counters that the kernel keeps (`VmRSS` of proc(5)).
+/// To have its pages counted (smaps_rollup) takes 90 ms for 4 GiB. Since Linux 6.17 the counters are exact; before,
+/// each processor may have some tens of pages that are not added yet.
 pub fn resident(tid: i32) -> Option<u64> {
     status_bytes(tid, "VmRSS")
 }
@@ -154,15 +157,16 @@ pub fn tracer_of(tid: i32) -> Option<i32> {
     status_number(tid, "TracerPid")
 }
 
-/// Which thread traces the process: the tracer of any of its threads, as the first one may have ended; 0 for none. None if the
-/// process is gone.
+/// Which thread traces the process: the tracer of any of its threads, as the first one may have ended; 0 for none. None
+/// if the process is gone.
 pub fn tracer_of_process(pid: i32) -> Option<i32> {
     let of_first = tracer_of(pid)?;
     let of_others = || tasks(pid).ok()?.into_iter().filter_map(tracer_of).find(|&tracer| tracer != 0);
     Some(if of_first == 0 { of_others().unwrap_or(0) } else { of_first })
 }
 
-/// The scheduling state letter of a task (proc(5): R, S, D, T, t, Z, X, …). None if it is gone; `?` if it can't be told.
+/// The scheduling state letter of a task (proc(5): R, S, D, T, t, Z, X, …). None if it is gone; `?` if it can't be
+/// told.
 pub fn state(pid: i32, tid: i32) -> Option<u8> {
     match read(pid, &format!("task/{tid}/stat")) {
         Ok(text) => state_in(&text),
@@ -199,8 +203,8 @@ pub fn states(pid: i32, most: usize) -> States {
     states
 }
 
-/// How many times process `pid` has read or written, and how many page faults it had that needed no disk: calls of the kernel that are
-/// counted. None if that can't be read.
+/// How many times process `pid` has read or written, and how many page faults it had that needed no disk: calls of the
+/// kernel that are counted. None if that can't be read.
 pub fn counted_kernel_calls(pid: i32) -> Option<(u64, u64)> {
     let text = String::from_utf8(read_unsized(format!("/proc/{pid}/io")).ok()?).ok()?;
     let calls = text.lines().filter_map(|line| line.strip_prefix("syscr: ").or(line.strip_prefix("syscw: ")));
@@ -229,13 +233,14 @@ fn stat_field(path: &str, field: usize) -> Option<u64> {
     std::str::from_utf8(fields.nth(field.checked_sub(3)?)?).ok()?.parse().ok()
 }
 
-/// The stack pointer with which the program of task `tid` began: the field `startstack` of /proc/TID/stat (proc(5)), which
-/// the kernel shows to who may trace it. None if it does not tell.
+/// The stack pointer with which the program of task `tid` began: the field `startstack` of /proc/TID/stat (proc(5)),
+/// which the kernel shows to who may trace it. None if it does not tell.
 pub fn initial_stack(tid: i32) -> Option<Addr> {
     stat_number(tid, 28).filter(|&sp| sp != 0).map(Addr)
 }
 
-/// Where the program break of task `tid` began: the field `start_brk` of /proc/TID/stat (proc(5)). None if the kernel does not tell.
+/// Where the program break of task `tid` began: the field `start_brk` of /proc/TID/stat (proc(5)). None if the kernel
+/// does not tell.
 pub fn first_break(tid: i32) -> Option<Addr> {
     stat_number(tid, 47).filter(|&at| at != 0).map(Addr)
 }
@@ -259,8 +264,8 @@ const USER_WORKER: u64 = 0x4000;
 /// Since which kernels these bits mean that. Before, they told of other things, in threads of programs, too.
 const WORKERS_SINCE: [((u32, u32), u64); 2] = [((5, 12), IO_WORKER), ((6, 4), USER_WORKER)];
 
-/// Whether task `tid` of process `pid` is a thread of the kernel's that works in the process's name: it can be traced, and
-/// reports stops, but it never returns to the program's code. Threads that it makes are none of the program's.
+/// Whether task `tid` of process `pid` is a thread of the kernel's that works in the process's name: it can be traced,
+/// and reports stops, but it never returns to the program's code. Threads that it makes are none of the program's.
 pub fn is_kernel_worker(pid: i32, tid: i32) -> bool {
     static BITS: OnceLock<u64> = OnceLock::new();
     let bits = *BITS.get_or_init(|| {
@@ -361,10 +366,10 @@ pub fn executable(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// The name under which the program of process `pid`, to be read through its live task `tid`, was started: the basename of
-/// the link in argv[0] if it leads to the executable (redis-server is a link to redis-check-rdb), else that of what the
-/// dynamic
-/// linker was told to load if that is the executable, else that of the executable, else what the thread calls itself.
+/// The name under which the program of process `pid`, to be read through its live task `tid`, was started: the basename
+/// of the link in argv[0] if it leads to the executable (redis-server is a link to redis-check-rdb), else that of what
+/// the dynamic linker was told to load if that is the executable, else that of the executable, else what the thread
+/// calls itself.
 pub fn program_name(pid: i32, tid: i32) -> String {
     let Some(executable) = executable(pid).or_else(|| executable(tid)) else { return comm(tid) };
     let file_name = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
@@ -492,7 +497,8 @@ mod tests {
         assert_eq!(program_name(-1, -1), "");
     }
 
-    /// A process that was killed and waits for its parent has no maps, and later no files: this is told as its end, not as a failure to read.
+    /// A process that was killed and waits for its parent has no maps, and later no files: this is told as its end, not
+    /// as a failure to read.
     #[test]
     fn maps_of_the_dead_are_gone() {
         let mut child = std::process::Command::new("/bin/cat").stdin(std::process::Stdio::piped()).spawn().unwrap();

@@ -26,12 +26,12 @@ pub const OPTIONS: i32 = libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACEEXIT
     | libc::PTRACE_O_TRACESYSGOOD;
 
-/// Bit 16 of the flags register (RF). A thread that we have moved past a breakpoint has it set, and no thread has it right behind an
-/// int3: so the [SIGTRAP fallback](super::sigtrap_fallback) leaves it where it is.
+/// Bit 16 of the flags register (RF). A thread that we have moved past a breakpoint has it set, and no thread has it
+/// right behind an int3: so the [SIGTRAP fallback](super::sigtrap_fallback) leaves it where it is.
 pub const RESUME_FLAG: u64 = 1 << 16;
 
-/// What a stop at a system call's entry or exit is reported as (PTRACE_O_TRACESYSGOOD). Without that option it would be SIGTRAP,
-/// which the kernel sends to a thread whose tracer dies before it has waited for the stop; this is no signal.
+/// What a stop at a system call's entry or exit is reported as (PTRACE_O_TRACESYSGOOD). Without that option it would be
+/// SIGTRAP, which the kernel sends to a thread whose tracer dies before it has waited for the stop; this is no signal.
 pub const SYSTEM_CALL_STOP: i32 = libc::SIGTRAP | 0x80;
 
 /// A task that is stopped for us: wait has reported it and nothing has resumed it since. Not `Clone`: there is one
@@ -51,9 +51,9 @@ pub fn seize(tid: i32, exit_kill: bool) -> Result<()> {
     Ok(())
 }
 
-/// Attaches to `tid` with `options`, without stopping it. Without any, children and threads of its own are not attached to.
-/// False if a signal to the calling thread came first: the kernel lets this wait while a thread of the process is in exec, and
-/// the exec may wait for what the caller has to do with another thread.
+/// Attaches to `tid` with `options`, without stopping it. Without any, children and threads of its own are not attached
+/// to. False if a signal to the calling thread came first: the kernel lets this wait while a thread of the process is
+/// in exec, and the exec may wait for what the caller has to do with another thread.
 pub(super) fn seize_unless_interrupted(tid: i32, options: i32) -> Result<bool> {
     match request(libc::PTRACE_SEIZE, tid, 0, as_word(options), "seize") {
         Ok(()) => Ok(true),
@@ -109,8 +109,8 @@ pub fn wait(block: bool) -> Result<Waited> {
     }
 }
 
-/// The next report, of any task or of one, which is left with the kernel: a task and its status. The inner error is the answer
-/// where there is none.
+/// The next report, of any task or of one, which is left with the kernel: a task and its status. The inner error is the
+/// answer where there is none.
 fn look(tid: Option<i32>, block: bool) -> Result<std::result::Result<(i32, WaitStatus), Waited>> {
     injection::point(Call::Other).map_err(|source| TracerError::Own { operation: "wait for the target", source })?;
     // Other threads' children are none of ours.
@@ -141,8 +141,8 @@ fn look(tid: Option<i32>, block: bool) -> Result<std::result::Result<(i32, WaitS
     })
 }
 
-/// Lets a task end that stands at its end, and takes the report of an end. Any other report is left where it is. Whether
-/// there was one.
+/// Lets a task end that stands at its end, and takes the report of an end. Any other report is left where it is.
+/// Whether there was one.
 pub(super) fn let_end(tid: i32) -> Result<bool> {
     match look(Some(tid), false)? {
         Ok((_, WaitStatus::Event(Event::Exit) | WaitStatus::Exited(_))) => {}
@@ -167,10 +167,11 @@ fn let_run(kind: impl Into<i64>, tid: i32, signal: i32, operation: &'static str)
 /// How often a wait for one task looks around.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
-/// Waits for one task for up to `patience`, whatever signals heaptrace itself gets meanwhile; [`Waited::Nothing`] afterwards.
+/// Waits for one task for up to `patience`, whatever signals heaptrace itself gets meanwhile; [`Waited::Nothing`]
+/// afterwards.
 ///
-/// [`Waited::NoTasks`] also of a leader that has ended: the kernel tells of that only when its other threads have ended or one
-/// of them has taken its place by exec, and those may wait to be served in turn.
+/// [`Waited::NoTasks`] also of a leader that has ended: the kernel tells of that only when its other threads have ended
+/// or one of them has taken its place by exec, and those may wait to be served in turn.
 pub fn wait_task(tid: i32, patience: Duration) -> Result<Waited> {
     let began = Instant::now();
     let alarm = Alarm::every(LOOK_AROUND);
@@ -234,14 +235,15 @@ pub(super) fn poke(tid: i32, addr: Addr, word: u64) -> Result<()> {
 pub fn kill_child(pid: i32) {
     // SAFETY: kill has no memory effects; the child has not been reaped, so the id is still its own.
     unsafe { libc::kill(pid, libc::SIGKILL) };
-    // Traced, it may stop once more at PTRACE_EVENT_EXIT before it is gone. One in an uninterruptible sleep goes by itself later.
+    // Traced, it may stop once more at PTRACE_EVENT_EXIT before it is gone. One in an uninterruptible sleep goes by
+    // itself later.
     while let Ok(Waited::Task(_, _, Some(stopped))) = wait_task(pid, PATIENCE) {
         let _ = stopped.resume(0);
     }
 }
 
-/// How long is waited for one task that is about to stop, or to end: it takes some microseconds, and a time slice of all others
-/// where many want the CPU. One that does not come is frozen (cgroup freezer), or sleeps uninterruptibly.
+/// How long is waited for one task that is about to stop, or to end: it takes some microseconds, and a time slice of
+/// all others where many want the CPU. One that does not come is frozen (cgroup freezer), or sleeps uninterruptibly.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Stopped {
@@ -278,21 +280,22 @@ impl Stopped {
         request(libc::PTRACE_SETOPTIONS, self.tid, 0, as_word(options), "set the options of")
     }
 
-    /// Lets the task run to the entry or exit of its next system call, while its token is kept: for a remote call, which
-    /// ends in another stop of the same task.
+    /// Lets the task run to the entry or exit of its next system call, while its token is kept: for a remote call,
+    /// which ends in another stop of the same task.
     pub(super) fn run_to_system_call(&self) -> Result<()> {
         let_run(libc::PTRACE_SYSCALL, self.tid, 0, "resume")
     }
 
-    /// Lets the task run on without the signal that it has stopped for, while its token is kept: it has been told to stop again.
+    /// Lets the task run on without the signal that it has stopped for, while its token is kept: it has been told to
+    /// stop again.
     pub(super) fn run_on(&self) -> Result<()> {
         let_run(libc::PTRACE_CONT, self.tid, 0, "resume")
     }
 
-    /// Of a task that PTRACE_INTERRUPT has stopped in a system call which the kernel then lets fail with EINTR, instead of
-    /// starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"): makes
-    /// the task call once more. A wait with a limit of time goes on with what is left of it where that is known (see
-    /// [`timedwait`]), and else begins anew. Some do so only when the task is let go.
+    /// Of a task that PTRACE_INTERRUPT has stopped in a system call which the kernel then lets fail with EINTR, instead
+    /// of starting it anew by itself (signal(7), "Interruption of system calls and library functions by stop signals"):
+    /// makes the task call once more. A wait with a limit of time goes on with what is left of it where that is known
+    /// (see [`timedwait`]), and else begins anew. Some do so only when the task is let go.
     ///
     /// To be called once, when the task goes on: also of one that was set back in front of such a call already, as it
     /// made another one for us.
@@ -394,8 +397,8 @@ impl Stopped {
         self.set_registers(&before)
     }
 
-    /// The registers of a thread that has stopped for SIGTRAP, as the trap has left them; and whether the thread has other ones,
-    /// as it was moved back in front of the breakpoint: see [`wait`].
+    /// The registers of a thread that has stopped for SIGTRAP, as the trap has left them; and whether the thread has
+    /// other ones, as it was moved back in front of the breakpoint: see [`wait`].
     pub fn registers_at_trap(&self) -> Result<(RawRegs, bool)> {
         let mut raw = self.registers()?;
         // An int3 does not set the flag, but a page fault may have been on the way when another signal came.
@@ -427,15 +430,15 @@ impl Stopped {
         Ok(unsafe { info.assume_init() }.si_code)
     }
 
-    /// Whether the SIGTRAP that stopped the thread comes from an int3: the kernel marks it with SI_KERNEL, and nothing that a
-    /// program can send bears that.
+    /// Whether the SIGTRAP that stopped the thread comes from an int3: the kernel marks it with SI_KERNEL, and nothing
+    /// that a program can send bears that.
     pub fn is_breakpoint_trap(&self) -> Result<bool> {
         const SI_KERNEL: i32 = 0x80;
         Ok(self.signal_code()? == SI_KERNEL)
     }
 
-    /// Whether the thread has stopped for a signal, which it gets when it is let go. Otherwise it has stopped for an event, at a
-    /// system call that it makes for us, or in a group stop (ptrace(2), "Stopped states").
+    /// Whether the thread has stopped for a signal, which it gets when it is let go. Otherwise it has stopped for an
+    /// event, at a system call that it makes for us, or in a group stop (ptrace(2), "Stopped states").
     pub fn has_signal_to_deliver(&self) -> Result<bool> {
         match self.signal_code() {
             // Events have SIGTRAP in the low byte and their number above it.
@@ -445,8 +448,8 @@ impl Stopped {
         }
     }
 
-    /// Of a signal that a fault at the program counter `from` raised (SIGILL, SIGFPE, SIGTRAP give it as `si_addr`): says
-    /// that the fault was at `to`. Anything else is left alone.
+    /// Of a signal that a fault at the program counter `from` raised (SIGILL, SIGFPE, SIGTRAP give it as `si_addr`):
+    /// says that the fault was at `to`. Anything else is left alone.
     pub fn move_fault_address(&self, from: u64, to: u64) -> Result<()> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         match request(libc::PTRACE_GETSIGINFO, self.tid, 0, info.as_mut_ptr() as u64, "read the signal information of")
@@ -475,7 +478,8 @@ impl Stopped {
     pub fn fault_address(&self) -> Result<u64> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         request(libc::PTRACE_GETSIGINFO, self.tid, 0, info.as_mut_ptr() as u64, "read the signal information of")?;
-        // SAFETY: zeroed above and filled by the kernel; all bit patterns are valid, and the union's member is an address of integer size.
+        // SAFETY: zeroed above and filled by the kernel; all bit patterns are valid, and the union's member is an
+        // address of integer size.
         Ok(unsafe { info.assume_init().si_addr() } as u64)
     }
 
@@ -497,7 +501,8 @@ const fn as_word(value: i32) -> u64 {
     value as u64
 }
 
-/// The system call itself: the C libraries do not agree about the type of a request. Not for PTRACE_PEEK*, whose word the kernel writes to `data` and the C library returns.
+/// The system call itself: the C libraries do not agree about the type of a request. Not for PTRACE_PEEK*, whose word
+/// the kernel writes to `data` and the C library returns.
 fn request(request: impl Into<i64>, tid: i32, addr: u64, data: u64, operation: &'static str) -> Result<()> {
     injection::point(Call::Other).map_err(|source| TracerError::Task { operation, tid, source })?;
     // SAFETY: ptrace acts on the other process; where `data` is an address of ours, the wrappers above pass a

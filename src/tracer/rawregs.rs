@@ -8,8 +8,8 @@ pub(super) const SYSCALL_LEN: u64 = 2;
 /// io_pgetevents(2), which libc does not name.
 const SYS_IO_PGETEVENTS: libc::c_long = 333;
 
-/// System calls that end early, with EINTR, when their thread is stopped (signal(7), "Interruption of system calls and library
-/// functions by stop signals"), and those that may. They have done nothing yet then, and can be made once more.
+/// System calls that end early, with EINTR, when their thread is stopped (signal(7), "Interruption of system calls and
+/// library functions by stop signals"), and those that may. They have done nothing yet then, and can be made once more.
 pub(super) const ENDING_EARLY: [libc::c_long; 28] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
@@ -81,8 +81,9 @@ impl RawRegs {
         before
     }
 
-    /// If the thread was interrupted in a system call that has to be made once more: how it makes it. What the kernel itself
-    /// would do, were it not that the thread has made another call since (and makes of an early end, as epoll_wait has it).
+    /// If the thread was interrupted in a system call that has to be made once more: how it makes it. What the kernel
+    /// itself would do, were it not that the thread has made another call since (and makes of an early end, as
+    /// epoll_wait has it).
     pub fn repeating_system_call(&self) -> Option<Self> {
         // Not among the numbers that programs get to see: include/linux/errno.h.
         const ERESTARTSYS: i64 = 512;

@@ -1,7 +1,8 @@
 //! System calls made by a stopped thread of the target on our behalf.
 //!
-//! Used only where nothing else will do: executable memory near a module when its slack is full, and SIGTRAP's disposition.
-//! At whatever moment heaptrace is killed, the thread goes on as if it had made no call or a whole one: see [`code`].
+//! Used only where nothing else will do: executable memory near a module when its slack is full, and SIGTRAP's
+//! disposition. At whatever moment heaptrace is killed, the thread goes on as if it had made no call or a whole one:
+//! see [`code`].
 
 pub mod code;
 pub mod function;
@@ -19,8 +20,8 @@ use crate::addr::Addr;
 pub struct Caller<'a> {
     /// It has stopped; it may have been interrupted in a system call of its own, or hit a breakpoint.
     pub thread: &'a Stopped,
-    /// The registers with which it goes on afterwards. An interrupted system call is made once more. If it has hit a breakpoint
-    /// of ours: in front of that, see [`RawRegs::before_trap`].
+    /// The registers with which it goes on afterwards. An interrupted system call is made once more. If it has hit a
+    /// breakpoint of ours: in front of that, see [`RawRegs::before_trap`].
     pub resume: RawRegs,
     /// Where [`code::SIZE`] bytes of executable memory hold the [`code::image`] of an earlier call, or of none.
     pub code: Addr,
@@ -28,8 +29,8 @@ pub struct Caller<'a> {
     pub memory: &'a mut TargetMemory,
 }
 
-/// A thread that is busy for us. However that ends, by an error or a panic too, it gets its registers and mask back: dropping
-/// this sees to it.
+/// A thread that is busy for us. However that ends, by an error or a panic too, it gets its registers and mask back:
+/// dropping this sees to it.
 struct CallInProgress<'a> {
     thread: &'a Stopped,
     resume: RawRegs,
@@ -54,11 +55,11 @@ struct CallInProgress<'a> {
 }
 
 impl Caller<'_> {
-    /// Lets the thread make system call `number`, and returns the kernel's answer (−errno for failures). Then the thread stands where
-    /// it stood, with its registers as before. Any signal that it has stopped for is used up.
+    /// Lets the thread make system call `number`, and returns the kernel's answer (−errno for failures). Then the
+    /// thread stands where it stood, with its registers as before. Any signal that it has stopped for is used up.
     ///
-    /// All signals are blocked meanwhile, so none is delivered at an address that the program does not know. The thread is
-    /// stopped by PTRACE_SYSCALL, not by a trap: that would touch SIGTRAP's action, which the call may be about.
+    /// All signals are blocked meanwhile, so none is delivered at an address that the program does not know. The thread
+    /// is stopped by PTRACE_SYSCALL, not by a trap: that would touch SIGTRAP's action, which the call may be about.
     ///
     /// A thread that filters its system calls (seccomp) makes none: it is as if the kernel had refused it (EPERM).
     /// Only the thread's own filter is asked for: a call meets the filters of the thread that makes it and no
@@ -68,9 +69,10 @@ impl Caller<'_> {
     /// have changed work flags"), some microseconds are left in which one may come.
     ///
     /// # Errors
-    /// Any failure of a ptrace request, or to write the code at first; [`TracerError::Overtaken`] if it ends instead, or stops in
-    /// another way; [`TracerError::Died`] if the thread is gone without a status;
-    /// [`TracerError::Unresponsive`] if it does not come back in time: it makes the call when it can, and goes on with `resume`.
+    /// Any failure of a ptrace request, or to write the code at first; [`TracerError::Overtaken`] if it ends instead,
+    /// or stops in another way; [`TracerError::Died`] if the thread is gone without a status;
+    /// [`TracerError::Unresponsive`] if it does not come back in time: it makes the call when it can, and goes on with
+    /// `resume`.
     pub fn call(&mut self, number: i64, arguments: [u64; 6]) -> Result<i64> {
         let thread = self.thread;
         if is_filtered(thread.tid()) {
@@ -81,8 +83,8 @@ impl Caller<'_> {
         let mask = thread.signal_mask()?;
         let clear = !thread.has_signal_to_deliver()?;
         if let Err(error) = super::code::write::write(self.memory, self.code, &code::image(&resume.regs(), mask)) {
-            // The call itself is always the same. Where nothing can be written any more it has to be made without a way back: what
-            // is to be taken out stays behind otherwise.
+            // The call itself is always the same. Where nothing can be written any more it has to be made without a way
+            // back: what is to be taken out stays behind otherwise.
             let mut present = [0; code::CALL.len()];
             if self.memory.read_uncached(self.code, &mut present) != present.len() || present != code::CALL {
                 return Err(error);
@@ -149,8 +151,8 @@ impl Caller<'_> {
         self.call(libc::SYS_mmap, [at.0, size, protection as u64, flags as u64, u64::MAX, 0])
     }
 
-    /// Lets the thread set its process's action for `signal` to what stands at `new`, and write the action from before to `old`,
-    /// 32 writable bytes. Either may be 0.
+    /// Lets the thread set its process's action for `signal` to what stands at `new`, and write the action from before
+    /// to `old`, 32 writable bytes. Either may be 0.
     ///
     /// # Errors
     /// As for [`Self::call`].
@@ -320,7 +322,8 @@ impl CallInProgress<'_> {
         self.thread.set_signal_mask(self.mask)?;
         let mut resume = self.resume;
         if !self.clear {
-            // The trap's signal is still there: the mark tells a detach that the thread is not behind the trap any more.
+            // The trap's signal is still there: the mark tells a detach that the thread is not behind the trap any
+            // more.
             resume.0.eflags |= RESUME_FLAG;
         }
         self.thread.set_registers(&resume)?;

@@ -18,12 +18,12 @@ pub struct Seized {
 /// How often a seizure that is held up looks for what holds it up.
 const LOOK_AROUND: Duration = Duration::from_millis(10);
 
-/// How long an exec is waited for that holds a seizure up. Others can hold that up in turn: another process that traces one of the
-/// threads, or an uninterruptible sleep.
+/// How long an exec is waited for that holds a seizure up. Others can hold that up in turn: another process that traces
+/// one of the threads, or an uninterruptible sleep.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// For how long a refusal must last to be believed: while a thread takes its leader's place by exec, the kernel knows neither for
-/// a moment, and refuses as it does for lack of rights.
+/// For how long a refusal must last to be believed: while a thread takes its leader's place by exec, the kernel knows
+/// neither for a moment, and refuses as it does for lack of rights.
 const DOUBT: Duration = Duration::from_millis(200);
 
 /// Seizes every thread of `pid` that runs code of the program.
@@ -122,8 +122,8 @@ impl Seizure {
         refused.map_or(Ok(found_new), Err)
     }
 
-    /// The kernel lets this wait for the end of an exec in another thread; and that waits for all threads to end, of which those
-    /// that are seized do so only when they are let.
+    /// The kernel lets this wait for the end of an exec in another thread; and that waits for all threads to end, of
+    /// which those that are seized do so only when they are let.
     fn seize(&mut self, tid: i32) -> Result<()> {
         while !ptrace::seize_unless_interrupted(tid, ptrace::OPTIONS)? {
             let others = procfs::tasks(self.pid).unwrap_or_default();
@@ -145,8 +145,8 @@ impl Seizure {
         procfs::tracer_of(tid) == Some(self.own_tid)
     }
 
-    /// Forgets threads that are gone, or whose id another task has got by exec. Whether that task, the leader, is still to be
-    /// seized.
+    /// Forgets threads that are gone, or whose id another task has got by exec. Whether that task, the leader, is still
+    /// to be seized.
     fn drop_replaced(&mut self) -> bool {
         let (own_tid, pid) = (self.own_tid, self.pid);
         self.seized.retain(|&tid, _| {
@@ -157,10 +157,10 @@ impl Seizure {
     }
 }
 
-/// Seizes the tasks of other processes that share the memory of process `pid`, of which `live` is a task that has not ended:
-/// children between vfork(2) or posix_spawn(3) and their exec, above all. An untraced one would die of a
-/// breakpoint that its parent is given. To be called when all of `pid` is seized: what it starts from then on is seized with
-/// it.
+/// Seizes the tasks of other processes that share the memory of process `pid`, of which `live` is a task that has not
+/// ended: children between vfork(2) or posix_spawn(3) and their exec, above all. An untraced one would die of a
+/// breakpoint that its parent is given. To be called when all of `pid` is seized: what it starts from then on is seized
+/// with it.
 ///
 /// # Errors
 /// If there is one that can't be traced, as another tracer has it.
@@ -192,7 +192,8 @@ pub fn seize_sharers(pid: i32, live: i32) -> Result<Vec<Seized>> {
 fn shares_memory(process: i32, live: i32) -> bool {
     match procfs::same_memory(process, live) {
         Some(same) => same,
-        // kcmp(2) is refused in some containers. To trace a copy of the process until it executes something does no harm.
+        // kcmp(2) is refused in some containers. To trace a copy of the process until it executes something does no
+        // harm.
         None => procfs::forked_from(process)
             .is_some_and(|parent| parent == procfs::thread_group(live).ok().flatten().unwrap_or(live)),
     }

@@ -1,12 +1,12 @@
 //! The SIGTRAP fallback: a handler in the target for the moment in which heaptrace is killed.
 //!
 //! A thread that hits a breakpoint which nobody watches any more would die of it. With this handler it goes back to the
-//! breakpoint, and hits it again until the [guardian](super::guardian) has put the original byte back. As long as heaptrace
-//! traces the handler never runs: the trap's signal is taken away from the thread.
+//! breakpoint, and hits it again until the [guardian](super::guardian) has put the original byte back. As long as
+//! heaptrace traces the handler never runs: the trap's signal is taken away from the thread.
 //!
-//! A thread that was stopped when heaptrace was killed gets its signal even where heaptrace has already moved it past the
-//! breakpoint. Such a thread is told by its resume flag, which [`ptrace::Stopped::pass_trap`] sets: a processor clears that flag
-//! with the first instruction, and it is never set behind an int3.
+//! A thread that was stopped when heaptrace was killed gets its signal even where heaptrace has already moved it past
+//! the breakpoint. Such a thread is told by its resume flag, which [`ptrace::Stopped::pass_trap`] sets: a processor
+//! clears that flag with the first instruction, and it is never set behind an int3.
 
 use super::code::write::write;
 use super::memory::TargetMemory;
@@ -91,8 +91,8 @@ impl SigtrapFallback {
 
     /// Lets a thread put the program's own action back, unless it has set another one, past the C library.
     ///
-    /// Where that is to ignore the signal, the kernel forgets the traps that other threads of the process have just run into:
-    /// none may stand behind a breakpoint then.
+    /// Where that is to ignore the signal, the kernel forgets the traps that other threads of the process have just run
+    /// into: none may stand behind a breakpoint then.
     ///
     /// # Errors
     /// As for [`Caller::call`].

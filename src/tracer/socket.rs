@@ -1,10 +1,11 @@
 //! The control socket: where another heaptrace asks the one that traces a process.
 //!
-//! It lies in a folder that its owner alone may enter, and each connection's user is checked besides: the same user and root
-//! are answered. The one who asks finds the tracer by the traced process's TracerPid.
+//! It lies in a folder that its owner alone may enter, and each connection's user is checked besides: the same user and
+//! root are answered. The one who asks finds the tracer by the traced process's TracerPid.
 //!
-//! The two may live in different namespaces: ids mean something else to the other side then, and the folder lies in another
-//! file tree. Sockets are named as the tracer sees itself; and by its pid namespace, where folders may be shared with others.
+//! The two may live in different namespaces: ids mean something else to the other side then, and the folder lies in
+//! another file tree. Sockets are named as the tracer sees itself; and by its pid namespace, where folders may be
+//! shared with others.
 
 use super::root::TargetRoot;
 use super::{TracerError, ids, permission, planted, procfs};
@@ -362,7 +363,8 @@ pub fn connect_to_tracer_of(pid: i32) -> Result<TracerOf, AskError> {
 /// How long others may take up all room in the queue of those who ask.
 const FOR_ROOM: Duration = Duration::from_secs(5);
 
-/// Connects without waiting, but for a moment where many others do the same: a tracer that can be asked has room for who asks.
+/// Connects without waiting, but for a moment where many others do the same: a tracer that can be asked has room for
+/// who asks.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = nix::sys::socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -387,8 +389,8 @@ fn taken(root: &Path, folders: &[PathBuf], user: u32) -> Option<(PathBuf, u32)> 
     })
 }
 
-/// The folders that may hold the sockets of `user`, best first. A user of a container goes by the id outside: the folder of
-/// somebody else with the id inside may be in sight.
+/// The folders that may hold the sockets of `user`, best first. A user of a container goes by the id outside: the
+/// folder of somebody else with the id inside may be in sight.
 fn folders(user: u32, temporary: Option<PathBuf>) -> Vec<PathBuf> {
     let name = format!("heaptrace-{user}");
     let mut folders = vec![PathBuf::from(format!("/run/user/{user}/heaptrace"))];
@@ -413,8 +415,8 @@ fn temporary_folder_of(pid: i32) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
 }
 
-/// Removes the sockets of processes that are gone: killed, they could not do it themselves. Whether somebody listens tells
-/// it: an id may be that of a process in another pid namespace, which we don't see.
+/// Removes the sockets of processes that are gone: killed, they could not do it themselves. Whether somebody listens
+/// tells it: an id may be that of a process in another pid namespace, which we don't see.
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {

@@ -1,7 +1,7 @@
 //! A process that nobody traces stands still for a moment, and goes on as if nothing had been.
 //!
-//! All threads are seized and told to stop. System calls that this ends early are made once more (signal(7)). The threads of a process that heaptrace traces are stopped
-//! elsewhere: by the session, which answers their stops.
+//! All threads are seized and told to stop. System calls that this ends early are made once more (signal(7)). The
+//! threads of a process that heaptrace traces are stopped elsewhere: by the session, which answers their stops.
 
 use super::ptrace::{self, Stopped, Waited};
 use super::rawregs::RawRegs;
@@ -41,7 +41,8 @@ pub struct StandingThread {
     pub tid: i32,
     /// Its registers; None if it did not stop in time.
     pub regs: Option<RawRegs>,
-    /// What its vector registers hold. One in a system call has nothing there: functions need not keep them, and what is there is left from what ran before.
+    /// What its vector registers hold. One in a system call has nothing there: functions need not keep them, and what
+    /// is there is left from what ran before.
     pub vectors: Vec<VectorWord>,
 }
 
@@ -58,8 +59,8 @@ impl StandingThread {
     }
 }
 
-/// Makes process `pid` stand still while `look` is at work, which is given what stands still; then lets it go, and goes on with what `look` says by `then`. Returns what
-/// that says, and how long the process stood.
+/// Makes process `pid` stand still while `look` is at work, which is given what stands still; then lets it go, and goes
+/// on with what `look` says by `then`. Returns what that says, and how long the process stood.
 ///
 /// # Errors
 /// If it can't be traced: rights, another tracer, its end.
@@ -170,7 +171,8 @@ impl Standstill {
         }
     }
 
-    /// The threads that sleep in a system call, which they will make once more, and would be woken from by a signal; with the registers with which they make it.
+    /// The threads that sleep in a system call, which they will make once more, and would be woken from by a signal;
+    /// with the registers with which they make it.
     pub fn sleepers(&self) -> impl Iterator<Item = (&Stopped, RawRegs)> {
         self.stopped.iter().filter(|(_, status)| status.get() == WaitStatus::EventStop).filter_map(|(stopped, _)| {
             let again = stopped.registers().ok()?.repeating_system_call()?;
@@ -178,7 +180,8 @@ impl Standstill {
         })
     }
 
-    /// The threads that can make a call for us: all but those that have stopped for a signal. With the registers with which they go on.
+    /// The threads that can make a call for us: all but those that have stopped for a signal. With the registers with
+    /// which they go on.
     pub fn callers(&self) -> impl Iterator<Item = (&Stopped, RawRegs)> {
         self.stopped.iter().filter(|(_, status)| status.get() == WaitStatus::EventStop).filter_map(|(stopped, _)| {
             let raw = stopped.registers().ok()?;

@@ -35,7 +35,8 @@ pub fn wait_for_input(stream: &impl AsFd, patience: Duration) -> Input {
     }
 }
 
-/// Whether another job has the terminal that controls us: reading it, or changing its modes, would stop us (SIGTTIN, SIGTTOU), or take it away from that one.
+/// Whether another job has the terminal that controls us: reading it, or changing its modes, would stop us (SIGTTIN,
+/// SIGTTOU), or take it away from that one.
 pub fn is_anothers(stream: &impl AsFd) -> bool {
     // SAFETY: only descriptors and ids are passed.
     let (foreground, own) = unsafe { (libc::tcgetpgrp(stream.as_fd().as_raw_fd()), libc::getpgrp()) };
@@ -43,8 +44,9 @@ pub fn is_anothers(stream: &impl AsFd) -> bool {
     foreground >= 0 && foreground != own
 }
 
-/// Whether another program uses this terminal: heaptrace is in the background, where writing could even stop it (TOSTOP of
-/// termios(3)), or a program has taken the whole screen, as pagers and editors do, which read keys without waiting for a line.
+/// Whether another program uses this terminal: heaptrace is in the background, where writing could even stop it (TOSTOP
+/// of termios(3)), or a program has taken the whole screen, as pagers and editors do, which read keys without waiting
+/// for a line.
 pub fn is_taken(stream: &impl AsFd) -> bool {
     let descriptor = stream.as_fd().as_raw_fd();
     // SAFETY: only a descriptor is passed.

@@ -12,7 +12,8 @@ impl Sleeper {
     pub fn start() -> Self {
         let sleeper = Self(Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
         let pid = sleeper.pid();
-        // in read(2) of its standard input (proc(5)): while it is loaded it may sleep in other calls, and needs what lies on its stack
+        // in read(2) of its standard input (proc(5)): while it is loaded it may sleep in other calls, and needs what
+        // lies on its stack
         let asleep =
             || String::from_utf8_lossy(&procfs::read(pid, "syscall").unwrap_or_default()).starts_with("0 0x0 ");
         let has_libc = || String::from_utf8_lossy(&procfs::read(pid, "maps").unwrap()).contains("libc.so");

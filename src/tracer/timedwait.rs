@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 /// So long the clock of a CPU is known by one look at it: it does not count what a hypervisor takes.
 const CLOCK_IS_KNOWN: Duration = Duration::from_millis(50);
 
-/// So long it is waited for the clock of a CPU, on which a thread of ours has to run for that. Somebody's real-time thread may
-/// leave it no time at all: then no further clock is asked for, for so long as the second.
+/// So long it is waited for the clock of a CPU, on which a thread of ours has to run for that. Somebody's real-time
+/// thread may leave it no time at all: then no further clock is asked for, for so long as the second.
 const CLOCK_PATIENCE: Duration = Duration::from_millis(20);
 const CLOCK_PAUSE: Duration = Duration::from_secs(1);
 
@@ -81,8 +81,8 @@ thread_local! {
     static NOTED: RefCell<ManuallyDrop<Noted>> = RefCell::default();
 }
 
-/// Threads are about to be told to stop: learns the clocks of the CPUs that some of them sleep on in such waits. Best called
-/// before the first stands, as that takes a moment.
+/// Threads are about to be told to stop: learns the clocks of the CPUs that some of them sleep on in such waits. Best
+/// called before the first stands, as that takes a moment.
 pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
     NOTED.with_borrow_mut(|noted| {
         for tid in tids {
@@ -299,7 +299,8 @@ impl Clocks {
     }
 }
 
-/// How far the clock of a CPU is ahead of ours, in ns: it is that of this thread when it has just run there, and stays there.
+/// How far the clock of a CPU is ahead of ours, in ns: it is that of this thread when it has just run there, and stays
+/// there.
 fn ahead_of_ours(cpu: usize) -> Option<i64> {
     let mut only = CpuSet::new();
     only.set(cpu).ok()?;

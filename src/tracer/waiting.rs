@@ -1,8 +1,8 @@
 //! Waiting for the next stop, in the way that is fastest for the target.
 //!
 //! To block is to let the CPU go idle, and in a virtual machine it takes 20 to 40 µs to wake one up again: longer than
-//! all that is done at a stop. While stops follow each other closely, and a CPU is left for it, the tracer therefore looks
-//! for the next one for a moment before it blocks.
+//! all that is done at a stop. While stops follow each other closely, and a CPU is left for it, the tracer therefore
+//! looks for the next one for a moment before it blocks.
 
 use super::Result;
 use super::ptrace::{self, Waited};
@@ -41,7 +41,8 @@ impl Waiting {
         !pinned && threads < self.cpus
     }
 
-    /// Looks for a stop until a moment. Where no CPU is left for that, waits for one as [`Self::next`] does, if the moment is not there yet.
+    /// Looks for a stop until a moment. Where no CPU is left for that, waits for one as [`Self::next`] does, if the
+    /// moment is not there yet.
     ///
     /// # Errors
     /// Those of wait4(2).
@@ -62,8 +63,8 @@ impl Waiting {
         }
     }
 
-    /// Waits for a stop. `threads` is the number of tasks that may want a CPU, all of which share one with the tracer if
-    /// `pinned`.
+    /// Waits for a stop. `threads` is the number of tasks that may want a CPU, all of which share one with the tracer
+    /// if `pinned`.
     pub fn next(&mut self, threads: usize, pinned: bool) -> Result<Waited> {
         if !self.has_cpu(threads, pinned) {
             return ptrace::wait(true);

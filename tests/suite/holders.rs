@@ -137,6 +137,7 @@ fn blocks_that_hold_the_same_are_advised_to_be_shared() {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.contains("3,000 blocks of ") && text.contains("the name of a package that comes again"), "{text}");
         assert!(text.contains("2,000 blocks of ") && !text.contains("nobody"), "{text}");
+        assert!(text.contains(", held by several") && !text.contains("held by ("), "{text}");
     }
     end(running, pid);
 }

@@ -180,7 +180,7 @@ fn a_report_shows_the_figures_of_the_profile() {
         told["csv"]
             .as_str()
             .unwrap()
-            .starts_with("Itself,Total,Blocks,Mean size,Temporary,Lifetime,Function,Where\r\n")
+            .starts_with("Itself,Total,Blocks,Mean allocated,Temporary,Lifetime,Function,Where\r\n")
     );
     assert!(told["byName"].as_array().unwrap().is_sorted_by(|a, b| a.as_str() <= b.as_str()), "{}", told["byName"]);
 

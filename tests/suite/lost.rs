@@ -52,14 +52,14 @@ fn end(mut running: Running, pid: i32) {
     running.wait().success();
 }
 
-/// How many blocks of a kind and size are told.
+/// How many blocks of a kind and size are reported.
 fn count(answer: &Value, kind: &str, size: u64) -> u64 {
     let mut rows = answer["sizes"].as_array().unwrap().iter();
     let row = rows.find(|row| row["kind"] == kind && row["size"] == size);
     row.map_or(0, |row| row["direct"]["blocks"].as_u64().unwrap())
 }
 
-/// Each block has the class that the program made it for, in dynamic and static programs; no freed one is told.
+/// Each block has the class that the program made it for, in dynamic and static programs; no freed one is reported.
 #[test]
 fn blocks_have_the_classes_that_the_program_made_them_for() {
     for flags in [&[][..], &["-static"], &["-static-pie"]] {
@@ -73,21 +73,21 @@ fn blocks_have_the_classes_that_the_program_made_them_for() {
 
 /// Which classes are not those that the program made blocks for; None if all are.
 fn wrong_classes(program: &Program) -> Option<String> {
-    let (running, told) = start(program);
-    let answer = leaks(told.pid, &[]);
-    end(running, told.pid);
+    let (running, account) = start(program);
+    let answer = leaks(account.pid, &[]);
+    end(running, account.pid);
     assert_eq!(answer["stacks_known"], false);
-    let sum = |of: &str| told.blocks.iter().filter(|row| row.0 == of).map(|row| row.2).sum::<u64>();
+    let sum = |of: &str| account.blocks.iter().filter(|row| row.0 == of).map(|row| row.2).sum::<u64>();
     let heads = answer["sizes"].as_array().unwrap().iter().find(|row| row["size"] == 520).unwrap();
     let leaks = &answer["leaks"];
-    let is_right = told.blocks.iter().all(|(kind, size, blocks)| count(&answer, kind, *size) == *blocks)
+    let is_right = account.blocks.iter().all(|(kind, size, blocks)| count(&answer, kind, *size) == *blocks)
         && heads["indirect"]["blocks"] == 50
         // one with a mapping of its own, too
         && leaks["definite"]["blocks"] == sum("leak_definite") + 1
         && leaks["indirect"]["blocks"] == sum("leak_indirect")
         && leaks["possible"]["blocks"] == sum("leak_possible")
         && leaks["unreadable_bytes"] == 0;
-    (!is_right).then(|| format!("{:?}, told: {answer}", told.blocks))
+    (!is_right).then(|| format!("{:?}, reported: {answer}", account.blocks))
 }
 
 /// The same with another allocator, which rounds sizes up in its own way.
@@ -96,20 +96,20 @@ fn blocks_of_other_allocators_have_their_classes() {
     let debians = ["libmimalloc.so.2", "libjemalloc.so.2"]
         .map(|library| installed(&Path::new("/usr/lib/x86_64-linux-gnu").join(library)));
     for library in debians.into_iter().chain(python::MIMALLOCS.map(python::mimalloc)) {
-        let (running, told) = start(&Program::fixture("lost_blocks").env("LD_PRELOAD", &library));
-        let answer = leaks(told.pid, &[]);
-        for (kind, size, blocks) in &told.blocks {
+        let (running, account) = start(&Program::fixture("lost_blocks").env("LD_PRELOAD", &library));
+        let answer = leaks(account.pid, &[]);
+        for (kind, size, blocks) in &account.blocks {
             let rounded = (size / 8 * 9).next_multiple_of(1024).max(size + 128);
             let found: u64 = (*size..=rounded).map(|size| count(&answer, kind, size)).sum();
             assert!(found >= *blocks, "{kind} {size}: {found} of {blocks}: {answer}");
         }
-        let sum = |of: &str| told.blocks.iter().filter(|row| row.0 == of).map(|row| row.2).sum::<u64>();
+        let sum = |of: &str| account.blocks.iter().filter(|row| row.0 == of).map(|row| row.2).sum::<u64>();
         for (class, kind, more) in
             [("definite", "leak_definite", 1), ("indirect", "leak_indirect", 0), ("possible", "leak_possible", 0)]
         {
             assert_eq!(answer["leaks"][class]["blocks"], sum(kind) + more, "{}: {answer}", library.display());
         }
-        end(running, told.pid);
+        end(running, account.pid);
     }
 }
 
@@ -134,7 +134,7 @@ fn a_block_on_its_way_through_the_allocator_is_not_lost() {
 }
 
 /// Threads that allocate and free all the time lose nothing through any allocator, whichever moment a look is of; what
-/// is lost is told at each.
+/// is lost is reported at each.
 #[test]
 fn blocks_that_threads_just_allocate_and_free_are_not_lost() {
     const LOST: u64 = 3;
@@ -154,42 +154,43 @@ fn blocks_that_threads_just_allocate_and_free_are_not_lost() {
             for look in 0..super::rounds(8) {
                 let answer = leaks(pid, &[]);
                 let leaks = &answer["leaks"];
-                let told = ["definite", "indirect", "possible"].map(|class| leaks[class]["blocks"].as_u64().unwrap());
-                assert_eq!(told, [lost, 0, 0], "{name}, look {look}: {answer}");
+                let reported =
+                    ["definite", "indirect", "possible"].map(|class| leaks[class]["blocks"].as_u64().unwrap());
+                assert_eq!(reported, [lost, 0, 0], "{name}, look {look}: {answer}");
             }
             end(running, pid);
         }
     }
 }
 
-/// Why a block can be reached is told from the variable on.
+/// The way to a block that can be reached is shown from the variable on.
 #[test]
 fn the_way_to_a_block_begins_at_a_variable() {
     let program = Program::fixture("lost_blocks");
-    let (running, told) = start(&program);
-    let answer = leaks(told.pid, &["--explain", &told.asked]);
+    let (running, account) = start(&program);
+    let answer = leaks(account.pid, &["--explain", &account.asked]);
     let path = answer["explained"]["path"].as_array().unwrap();
     assert_eq!(path[0]["root"], "global `g_held` +56 in lost_blocks", "{answer}");
     assert_eq!(path[1]["size"], 2008, "{answer}");
     assert_eq!(path[1]["next_offset"], 16, "{answer}");
-    assert_eq!(path[2]["address"], told.asked.as_str(), "{answer}");
-    let text = String::from_utf8(ask(told.pid, &["--explain", &told.asked]).stdout).unwrap();
+    assert_eq!(path[2]["address"], account.asked.as_str(), "{answer}");
+    let text = String::from_utf8(ask(account.pid, &["--explain", &account.asked]).stdout).unwrap();
     assert!(text.contains("still reachable") && text.contains("global `g_held` +56"), "{text}");
-    let text = String::from_utf8(ask(told.pid, &[]).stdout).unwrap();
+    let text = String::from_utf8(ask(account.pid, &[]).stdout).unwrap();
     assert!(text.contains("51,000 bytes") || text.contains("50,000 bytes in 50 blocks are definitely lost"), "{text}");
     assert!(text.contains("Where the blocks were allocated is not known"), "{text}");
-    end(running, told.pid);
+    end(running, account.pid);
 }
 
-/// What can't be told is refused with its cause.
+/// What can't be known is refused with its cause.
 #[test]
-fn what_cant_be_told_is_refused() {
+fn what_cant_be_known_is_refused() {
     let program = Program::fixture("lost_blocks");
-    let (running, told) = start(&program);
-    let refused = ask(told.pid, &["--increased"]);
+    let (running, account) = start(&program);
+    let refused = ask(account.pid, &["--increased"]);
     assert_eq!(refused.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no earlier scan"), "{refused:?}");
-    end(running, told.pid);
+    end(running, account.pid);
     let tcmalloc = installed(Path::new("/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4"));
     let program = Program::fixture("victim").args(["1"]).env("LD_PRELOAD", tcmalloc);
     let (victim, pid) = super::attach::start_victim(&program);

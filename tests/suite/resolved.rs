@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 const ALLOCATIONS: u64 = 1001;
 const LOST: u64 = 123;
 
-/// Why the jump engine leaves some of these functions alone: they are that short, or their first instructions can't be moved.
-const SHORT: [&str; 3] = [
+/// Why the jump engine leaves some of these functions alone: they are that short, or their first instructions can't be
+/// moved, or something leads into these.
+const SHORT: [&str; 4] = [
+    "leads into the first instructions",
     "as code that is shorter than a jump",
     "as none of its allocator's functions can be wrapped",
     "as the first instructions can't be moved out of a jump's way",

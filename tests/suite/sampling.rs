@@ -223,3 +223,39 @@ fn a_pause_is_not_counted() {
         assert_eq!(counted, [11, 1050], "{engine}");
     }
 }
+
+/// An allocator's own asprintf and getline, whose blocks have their sizes at the return: they are picked there by these,
+/// so that their estimates are right on average, over 10 runs within five standard errors; and all are counted.
+#[test]
+fn blocks_whose_sizes_are_known_at_the_return_only_are_sampled() {
+    const RUNS: u32 = 10;
+    const INTERVAL: f64 = 2048.0;
+    let lines: String = (0..2000).map(|n| "x".repeat(30 + n * 53 % 700) + "\n").collect();
+    // unoptimized: malloc begins so that the routine records it
+    let library = fixtures::library_with("brings_lines", &["-O0"]);
+    let program = Program::new(fixtures::program_linked("sampled_texts", &[&library])).input(lines);
+    let program = program.stays_on_trap("arguments");
+    // of the printed ones in all and at the end, and of the buffers of lines at the end: what is told, and what is true
+    let (mut sums, mut truth) = ([0.0; 3], [0.0; 3]);
+    for _ in 0..RUNS {
+        let traced = program.traced_with(&["--engine", engine(), "--sample-interval", "2k"]);
+        traced.report.assert_no_anomaly();
+        assert_eq!(traced.report.list("/findings").len(), 0, "a free of what was not recorded is no error");
+        let numbers: Vec<u64> = traced.ended.text().split_whitespace().map(|number| number.parse().unwrap()).collect();
+        let [blocks, bytes, _, printed, live, of_lines] = numbers[..] else { panic!("{numbers:?}") };
+        let counted = ["counted_allocations", "counted_bytes"].map(|name| traced.report.total(name));
+        assert_eq!(counted, [blocks, bytes], "{}", traced.ended.stderr);
+        let of = |function, what| traced.report.site_sum(&[function], what) as f64;
+        let told = [of("prints", "/allocated/bytes"), of("prints", "/live/bytes"), of("reads_line", "/live/bytes")];
+        for (sum, told) in sums.iter_mut().zip(told) {
+            *sum += told;
+        }
+        truth = [printed, live, of_lines].map(|number| number as f64);
+    }
+    for (sum, truth) in sums.into_iter().zip(truth) {
+        let mean = sum / f64::from(RUNS);
+        // A block of s bytes adds s² (1 - p) / p to the variance, p = 1 - exp(-s / interval): less than s times the interval.
+        let error = (truth * INTERVAL / f64::from(RUNS)).sqrt();
+        assert!((mean - truth).abs() < FAR * error, "{mean} on average, not {truth} (± {error})");
+    }
+}

@@ -344,6 +344,21 @@ fn without_a_terminal_it_prints() {
     alone.assert_left_alone();
 }
 
+/// One answer about a process that nobody traces is of a time in which it was looked at, not of its first moment.
+#[test]
+fn the_only_answer_is_of_what_came_meanwhile() {
+    let mut running = Program::fixture("hand_to_hand").args(["0"]).start();
+    let pid = running.value("ready");
+    let began = std::time::Instant::now();
+    let printed = ask(&["top", &pid, "--batch", "-n", "1", "--every", "600ms"]);
+    let text = String::from_utf8_lossy(&printed.stdout).into_owned();
+    assert_eq!(printed.status.code(), Some(0), "{}", stderr(&printed));
+    assert!(began.elapsed().as_millis() >= 600, "{text}");
+    assert!(!text.contains("peak 0 B"), "{text}");
+    running.feed(b"");
+    running.wait().success();
+}
+
 /// A program's name can hold whatever a terminal would do something for.
 #[test]
 fn a_program_s_name_does_nothing_to_the_terminal() {

@@ -53,7 +53,7 @@ fn holders(out: &mut String, holdings: &Holdings, paint: Paint) {
     let mut rest = Sum::default();
     told.iter().skip(ROWS).for_each(|holder| rest.join(holder.retained));
     for (sum, what) in [
-        (rest, format!("{} others", text::grouped(told.len().saturating_sub(ROWS) as u64))),
+        (rest, text::plural(told.len().saturating_sub(ROWS) as u64, "other")),
         (holdings.shared, "(held by several of them)".to_owned()),
         (holdings.lost, format!("{LOST}: no pointer leads to them")),
     ] {
@@ -73,7 +73,7 @@ fn types(out: &mut String, held: &Held, paint: Paint) {
     let mut rest = Sum::default();
     sums.iter().skip(ROWS).for_each(|(_, sum)| rest.join(*sum));
     if rest.blocks > 0 {
-        row(out, rest, &format!("{} other types", sums.len() - ROWS));
+        row(out, rest, &text::plural(sums.len().saturating_sub(ROWS) as u64, "other type"));
     }
 }
 
@@ -162,7 +162,7 @@ fn duplicates(out: &mut String, held: &Held, paint: Paint) {
     }
     let _ = writeln!(
         out,
-        "\n{}\n  {} would do if equal blocks were one; {} of it in text",
+        "\n{}\n  One block in place of all that are equal would spare {}, {} of it in text",
         paint.bold("Duplicates"),
         text::human_bytes(found.wasted),
         text::human_bytes(found.wasted_text)
@@ -255,6 +255,6 @@ fn branch(out: &mut String, held: &Held, of: &Branch, parent: Option<usize>, dep
     of.below.iter().for_each(|below| branch(out, held, below, Some(of.node), depth + 1));
     let (others, bytes) = of.others;
     if others > 0 {
-        let _ = writeln!(out, "  {:>12} {:indent$}   {} others", text::human_bytes(bytes), "", text::grouped(others));
+        let _ = writeln!(out, "  {:>12} {:indent$}   {}", text::human_bytes(bytes), "", text::plural(others, "other"));
     }
 }

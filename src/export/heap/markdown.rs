@@ -3,7 +3,7 @@
 use super::held::advice;
 use super::{HeapReport, USES, sentence, sharing};
 use crate::export::escape::{markdown, markdown_code};
-use crate::export::text::{self, grouped, human_bytes};
+use crate::export::text::{self, grouped, human_bytes, plural};
 use crate::heapgraph::holders::LOST;
 use crate::heapgraph::{Held, Sum};
 use std::fmt::Write;
@@ -15,7 +15,7 @@ const ROWS: usize = 10;
 pub fn markdown_report(report: &HeapReport<'_>) -> String {
     let total = report.census.total();
     let mut out = format!("### Heap of {}: {} resident\n", markdown_code(report.program), human_bytes(total.resident));
-    let threads = text::plural(report.threads as u64, "thread");
+    let threads = plural(report.threads as u64, "thread");
     let _ = write!(out, "\n{}\n\nProcess {}, {threads}.\n", markdown(&sentence(report)), report.pid);
     let _ = write!(out, "\n| Memory | Resident | | Address space |\n|---|---:|---:|---:|\n");
     for (of, name) in USES {
@@ -77,7 +77,12 @@ fn table(out: &mut String, bytes: &str, name: &str, rows: &mut Vec<(String, Sum)
         let _ = writeln!(out, "| {} | {} | {} |", human_bytes(sum.bytes), grouped(sum.blocks), super::cell(name));
     }
     if hidden > 0 {
-        let hidden = grouped(hidden as u64);
-        let _ = writeln!(out, "| {} | {} | {hidden} others |", human_bytes(others.bytes), grouped(others.blocks));
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} |",
+            human_bytes(others.bytes),
+            grouped(others.blocks),
+            plural(hidden as u64, "other")
+        );
     }
 }

@@ -4,6 +4,8 @@ use super::held::owner_name;
 use crate::export::text::{grouped, human_bytes, percent};
 use crate::heapgraph::Held;
 use crate::heapgraph::duplicates::{Duplicate, are_worth_a_word};
+use crate::heapgraph::owners::Owner;
+use crate::heapgraph::types::Certainty;
 use serde_json::{Value, json};
 
 /// Columns that a name may take.
@@ -46,14 +48,22 @@ pub(super) fn advice(held: &Held) -> Vec<Advice> {
 fn copies(held: &Held, one: &Duplicate, sample: Option<&str>) -> Option<Advice> {
     let number = one.block as usize;
     let block = held.holdings.graph.blocks().get(number)?;
-    let holder = owner_name(&held.holdings, held.holdings.owner(number));
-    let of = held.types.of(number).map(|of| of.name.as_str());
+    let owner = held.holdings.owner(number);
+    let holder = owner_name(&held.holdings, owner);
+    let held_by = match owner {
+        Owner::Holder(_) => format!("held by {}", short(holder)),
+        Owner::Several => "held by several".to_owned(),
+        Owner::Lost => "and lost".to_owned(),
+    };
+    let found = held.types.of(number);
+    let of = found.map(|of| of.name.as_str());
     let what = match (sample, one.text) {
         (Some(sample), _) => format!("the same text, which begins with {sample:?}"),
         (None, true) => "the same text".to_owned(),
         (None, false) => "the same".to_owned(),
     };
-    let first = of.map_or_else(String::new, |of| format!("{} ", short(of)));
+    let known = found.filter(|of| of.certainty != Certainty::Unknown);
+    let first = known.map_or_else(String::new, |of| format!("{} ", short(&of.name)));
     Some(Advice {
         kind: "copies",
         figures: json!({
@@ -65,12 +75,11 @@ fn copies(held: &Held, one: &Duplicate, sample: Option<&str>) -> Option<Advice> 
             "holder": holder,
         }),
         text: format!(
-            "{} blocks of {} bytes hold {what}: one for all would spare {}; the first is {first}at {}, held by {}",
+            "{} blocks of {} bytes hold {what}: one for all would spare {}; the first is {first}at {}, {held_by}",
             grouped(one.count),
             grouped(one.size),
             human_bytes(one.wasted()),
             block.addr,
-            short(holder),
         ),
     })
 }

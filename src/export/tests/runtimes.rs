@@ -39,6 +39,9 @@ fn what_makes_code_and_is_not_known_is_asked_for_a_map() {
     let mut profile = sample_profile();
     profile.functions[6].name = "StgRun".to_owned();
     assert!(exported_text(Format::Txt, &profile).contains("ghc has built it with -g"));
+    profile.functions[6].name = "php_module_startup".to_owned();
+    let text = exported_text(Format::Txt, &profile);
+    assert!(text.contains("USE_ZEND_ALLOC=0") && !text.contains("ghc"), "{text}");
 }
 
 /// Who has saved a snapshot has not run the program: the advice is for the heaptrace that traces it. Of profiles of

@@ -332,3 +332,21 @@ fn the_largest_of_many_sites_are_those_of_a_sorted_list() {
         assert_eq!((largest.count, largest.whole), (sorted.len(), whole));
     }
 }
+
+#[test]
+fn stacks_with_temporary_blocks_are_ranked_by_these() {
+    let mut profile = sample_profile();
+    profile.totals.live_bytes = 0;
+    profile.totals.temporary = profile.totals.allocations;
+    for sample in &mut profile.samples {
+        (sample.live, sample.freed, sample.temporary) = (Amount::default(), sample.allocated, sample.allocated.objects);
+    }
+    let summary = summary_of(&profile);
+    let (_, table) = summary.split_once("Temporary, about: ").unwrap();
+    let title = table.lines().next().unwrap();
+    assert!(title.contains("stacks, of which the 3 with most blocks"), "{title}");
+    let counts =
+        table.lines().filter_map(|line| line.split_once(" ×")?.0.rsplit(' ').next()?.replace(',', "").parse().ok());
+    let counts: Vec<u64> = counts.take(3).collect();
+    assert!(counts.len() == 3 && counts.is_sorted_by(|one, next| one >= next), "{table}");
+}

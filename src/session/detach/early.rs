@@ -1,5 +1,5 @@
-//! Tasks that are detached from before they do what only a task may that nobody traces: ask to be traced by their parents, as
-//! the children of debuggers do (a task can have one tracer only), or execute a file with other rights.
+//! Tasks that are detached from before they do what only a task may that nobody traces: ask to be traced by their
+//! parents, as the children of debuggers do (a task can have one tracer only), or execute a file with other rights.
 
 use crate::addr::Addr;
 use crate::event::EventKind;
@@ -18,8 +18,9 @@ use crate::tracer::{Result, files, procfs};
 const TRACEME: u32 = 0;
 
 impl Process {
-    /// Whether a task at the entry of ptrace(2) asks to be traced by its parent, and can be detached from before it does: a followed
-    /// child with one thread, or a child in vfork(2), whose parent tells when it no longer shares the memory.
+    /// Whether a task at the entry of ptrace(2) asks to be traced by its parent, and can be detached from before it
+    /// does: a followed child with one thread, or a child in vfork(2), whose parent tells when it no longer shares the
+    /// memory.
     pub(in crate::session) fn is_about_to_be_traced(&self, tid: i32, raw: &RawRegs, stops: &Stops) -> bool {
         raw.0.rdi as u32 == TRACEME
             && self.tasks.get(tid).is_some_and(|task| match task.role {
@@ -28,9 +29,10 @@ impl Process {
             })
     }
 
-    /// Whether a task at the entry of execve(2) or one of its kin, `at`, is a child that shares the memory, and the file would run with other rights:
-    /// those the kernel gives only to who is not traced (execve(2)). Such a child is detached from before its exec. If the exec fails
-    /// nevertheless, it is on its own among our breakpoints: hence only where the file is there and may be executed.
+    /// Whether a task at the entry of execve(2) or one of its kin, `at`, is a child that shares the memory, and the
+    /// file would run with other rights: those the kernel gives only to who is not traced (execve(2)). Such a child is
+    /// detached from before its exec. If the exec fails nevertheless, it is on its own among our breakpoints: hence
+    /// only where the file is there and may be executed.
     pub(in crate::session) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs, at: Addr) -> bool {
         let may_leave = |role| match role {
             Role::VmSharer => true,
@@ -43,8 +45,8 @@ impl Process {
         self.space.executed(raw, at).is_some_and(|executed| files::changes_rights(tid, &executed))
     }
 
-    /// The only thread of a followed child stands at execve(2), of a file that gives other rights, or asks for another tracer:
-    /// lets it go as if it had never been traced.
+    /// The only thread of a followed child stands at execve(2), of a file that gives other rights, or asks for another
+    /// tracer: lets it go as if it had never been traced.
     pub(in crate::session) fn detach_before_call(
         &mut self,
         tid: i32,

@@ -22,8 +22,9 @@ pub(super) enum Prepared {
 }
 
 impl Session {
-    /// Moves a stopped task, of the process in `slot` or a new one that is no process of ours, to where it would be without us, and
-    /// tells how it goes on. Changes nothing before the last request that can fail, so that it can be called again.
+    /// Moves a stopped task, of the process in `slot` or a new one that is no process of ours, to where it would be
+    /// without us, and tells how it goes on. Changes nothing before the last request that can fail, so that it can be
+    /// called again.
     pub(super) fn prepare_detach(&mut self, slot: Slot, stop: &Stop) -> Result<Prepared> {
         let Stop { status, stopped: thread, slot: known } = stop;
         match *status {
@@ -122,8 +123,8 @@ impl Process {
         Ok(Prepared::Detach(signal))
     }
 
-    /// Whether a thread that has stopped for a breakpoint of ours has been moved to where it goes on: behind that, or, by a call
-    /// that it was making for us, in front of it.
+    /// Whether a thread that has stopped for a breakpoint of ours has been moved to where it goes on: behind that, or,
+    /// by a call that it was making for us, in front of it.
     fn is_past_trap(&self, thread: &Stopped, raw: &RawRegs) -> Result<bool> {
         if raw.0.eflags & RESUME_FLAG != 0 && thread.is_breakpoint_trap()? {
             return Ok(true);

@@ -20,8 +20,8 @@ impl Process {
         }
     }
 
-    /// Whether a thread that is about to be detached from stays stopped until all others have gone: it then takes the handler for
-    /// SIGTRAP out.
+    /// Whether a thread that is about to be detached from stays stopped until all others have gone: it then takes the
+    /// handler for SIGTRAP out.
     pub(super) fn stays_until_last(&mut self, tid: i32, status: WaitStatus) -> bool {
         let fits = matches!(status, WaitStatus::Signal(SIGTRAP) | WaitStatus::EventStop | WaitStatus::GroupStop(_));
         let goes_last = fits
@@ -36,9 +36,10 @@ impl Process {
         goes_last
     }
 
-    /// Whether the handler for SIGTRAP must be there until no other thread may be at a breakpoint. Where others are traced on,
-    /// each thread is waited for however long it takes, so none of them needs it: the tracer takes its trap. But where the signal
-    /// is ignored, a trap resets that; and others may return through memory that the last one unmaps.
+    /// Whether the handler for SIGTRAP must be there until no other thread may be at a breakpoint. Where others are
+    /// traced on, each thread is waited for however long it takes, so none of them needs it: the tracer takes its trap.
+    /// But where the signal is ignored, a trap resets that; and others may return through memory that the last one
+    /// unmaps.
     fn keeps_handler_to_the_last(&self) -> bool {
         self.ignores_trap() || !self.teardown.detaching || self.has_memory_to_unmap()
     }

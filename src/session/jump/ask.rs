@@ -1,4 +1,5 @@
-//! A thread in the routine asks: it is set back to the function's first instruction, and its call is seen by the trap engine from there on.
+//! A thread in the routine asks: it is set back to the function's first instruction, and its call is seen by the trap
+//! engine from there on.
 
 use super::fallback::Cause;
 use super::{JumpState, LastFree};
@@ -72,7 +73,8 @@ impl Process {
         self.see_at_stop(tid, thread, raw, &stub, &entered, stops)
     }
 
-    /// A thread has stopped in the routine, before anything of its call was recorded: the call is seen as if it had hit the breakpoint at the function's entry.
+    /// A thread has stopped in the routine, before anything of its call was recorded: the call is seen as if it had hit
+    /// the breakpoint at the function's entry.
     pub(super) fn see_at_stop(
         &mut self,
         tid: i32,
@@ -130,8 +132,9 @@ impl Process {
         }
     }
 
-    /// A function at `at` that the jump engine leaves to the trap engine is called. If it gives a block back, and passes that on to one that is recorded,
-    /// that is the same free. Wrappers of malloc and free are not told of themselves: what they call is.
+    /// A function at `at` that the jump engine leaves to the trap engine is called. If it gives a block back, and
+    /// passes that on to one that is recorded, that is the same free. Wrappers of malloc and free are not told of
+    /// themselves: what they call is.
     pub(in crate::session) fn note_trapped_call(
         &mut self,
         tid: i32,
@@ -156,7 +159,8 @@ impl Process {
         }
     }
 
-    /// Whether a free that asks was recorded already, by a function that has passed it on. From here on it is the latest of its thread.
+    /// Whether a free that asks was recorded already, by a function that has passed it on. From here on it is the
+    /// latest of its thread.
     fn was_recorded_before_passed_on(&mut self, tid: i32, stub: &Stub, entered: &Regs) -> bool {
         let Some(caller) = self.space.memory.read_u64(Addr(entered.sp())) else { return false };
         let by_allocator = self.space.is_called_by_allocator(Addr(caller));
@@ -166,8 +170,8 @@ impl Process {
         owner.note_free(LastFree { function: stub.function, block, caller }, by_allocator)
     }
 
-    /// Hands the calls in progress of a stopped thread over to the observer: their return addresses are put back, and breakpoints placed there. Returns the
-    /// innermost.
+    /// Hands the calls in progress of a stopped thread over to the observer: their return addresses are put back, and
+    /// breakpoints placed there. Returns the innermost.
     pub(in crate::session) fn hand_over(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs) -> Result<Option<Frame>> {
         let Some(jump) = self.jump.on() else { return Ok(None) };
         let Some(cell) = jump.cell_of(tid) else { return Ok(None) };

@@ -1,4 +1,5 @@
-//! What recording costs the program itself, by the routine's own clock samples: a call now and then is timed, until its stack is known.
+//! What recording costs the program itself, by the routine's own clock samples: a call now and then is timed, until its
+//! stack is known.
 
 use crate::jump::layout::TIMED_MOST;
 use crate::tracer::cputime::Ticks;
@@ -8,8 +9,9 @@ use std::time::{Duration, Instant};
 /// The rest of an event, which is not timed, ns: the stub, the frame, the record, and the end of the call.
 const REST_NS: u64 = 40;
 
-/// What a call takes that is counted only, where blocks are sampled, and the free of its block, which are too short to be timed one by one: 4 to 6 in a loop of nothing else
-/// (`cargo bench --bench heaptrace -- engines`), 9 to 13 where 65,536 live blocks are given back at random; a calloc takes more.
+/// What a call takes that is counted only, where blocks are sampled, and the free of its block, which are too short to
+/// be timed one by one: 4 to 6 in a loop of nothing else (`cargo bench --bench heaptrace -- engines`), 9 to 13 where
+/// 65,536 live blocks are given back at random; a calloc takes more.
 pub(super) const COUNTED_NS: u64 = 10;
 
 /// What an event takes before one was timed, ns.
@@ -37,7 +39,8 @@ impl Clock {
         self.seen = (ticks, calls);
     }
 
-    /// Threads have looked for room in their rings so often in all. For how long they have done so since this was told last, ns.
+    /// Threads have looked for room in their rings so often in all. For how long they have done so since this was told
+    /// last, ns.
     pub(super) fn note_spun(&mut self, spun: u64) -> u64 {
         // the program can write there
         let new = spun.wrapping_sub(std::mem::replace(&mut self.spun, spun)).min(1 << 32);

@@ -11,10 +11,9 @@ use crate::jump::layout::{
 };
 use crate::jump::merge::{Next, Record, RecordedStack};
 use crate::jump::shared::Shared;
-use crate::session::engine::Part;
+use crate::session::engine::{Part, missed_of};
 use crate::session::process::Process;
 use crate::session::tasks::{Role, Task};
-use crate::unwinder::Quality;
 use std::time::{Duration, Instant};
 
 /// How long it is waited for a record whose thread has taken its number.
@@ -30,7 +29,8 @@ const BATCH: u64 = 128;
 pub(in crate::session) enum Drained {
     /// What is there.
     There,
-    /// All, also records that come after one which is not there yet, as its thread has not published it; that one is waited for a little.
+    /// All, also records that come after one which is not there yet, as its thread has not published it; that one is
+    /// waited for a little.
     All,
     /// Until the ring of this cell has room for half of what it holds.
     Half(u16),
@@ -106,7 +106,8 @@ impl Process {
         self.space.memory.new_stop(reader);
     }
 
-    /// The thread of the cell has found no room for its record with the number `head`. It finds some when it looks again.
+    /// The thread of the cell has found no room for its record with the number `head`. It finds some when it looks
+    /// again.
     pub(super) fn make_room(&mut self, cell: u16, head: u64) {
         self.drain(Drained::Half(cell));
         let Some(mut jump) = self.jump.take_on() else { return };
@@ -214,7 +215,8 @@ impl Process {
         }
     }
 
-    /// Whether the record is of a free that another function has passed on, which has recorded it: by a jump, or by a call of its own.
+    /// Whether the record is of a free that another function has passed on, which has recorded it: by a jump, or by a
+    /// call of its own.
     fn is_passed_on(&self, jump: &mut Jump, cell: u16, record: &Record, facts: &Facts) -> bool {
         let Some(owner) = jump.owner_mut(cell) else { return false };
         if record.kind != Kind::Freed {
@@ -272,13 +274,8 @@ impl Process {
                 (known, may_be_kept)
             }
         };
-        let stacks = self.space.unwinder.stacks();
-        let missed = match stacks.quality(stack) {
-            _ if !walked => None,
-            Quality::Complete => None,
-            Quality::Guessed => Some(Missed::UnwindRule),
-            Quality::Truncated => Some(Missed::OuterFrames { cut: stacks.depth(stack) >= self.settings.max_depth }),
-        };
+        let stacks = || self.space.unwinder.stacks();
+        let missed = walked.then(|| missed_of(stacks(), stack, self.settings.max_depth)).flatten();
         let CallerFacts { family, caller_is_allocator } = known;
         let facts = Facts { family, caller_is_allocator, missed };
         if may_be_kept {

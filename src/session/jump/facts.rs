@@ -13,30 +13,30 @@ pub(super) struct Facts {
     pub(super) missed: Option<Missed>,
 }
 
-/// What is known of all calls of a function from one place, on whatever stack.
+/// What is known of all calls of a function by one caller, a return address, on whatever stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CallerFacts {
     pub(super) family: Option<Family>,
     pub(super) caller_is_allocator: bool,
 }
 
-/// The facts of all calls that were asked for once, by their places: stacks may be a million, places are some hundreds.
-/// The latest ones are found by their
-/// stacks: a program allocates in few places at a time, and recursive ones on some thousand stacks.
+/// The facts of all calls that were asked for once, by function and caller: stacks may be a million, callers are some
+/// hundreds. The latest ones are found by their stacks: a program allocates from few callers at a time, and recursive
+/// ones on some thousand stacks.
 #[derive(Debug)]
 pub(super) struct KnownFacts {
     of_callers: FxHashMap<(u16, Addr), CallerFacts>,
-    /// At least one, and a power of two.
+    /// A slot for each of the latest stacks. At least one slot, and a power of two.
     latest: Vec<Option<(u64, Facts)>>,
-    /// How often others were noted since there are so many places as now.
+    /// How often facts were noted since there are so many slots as now.
     noted: usize,
 }
 
-/// So many places there are at first, and at most (256 KiB). Powers of two.
+/// The number of slots at first, and at most (256 KiB). Powers of two.
 const FIRST_LATEST: usize = 1 << 8;
 const MOST_LATEST: usize = 1 << 14;
 
-/// So many times facts are noted for each place, on average, when there are to be more.
+/// There are to be more slots when facts were noted so many times for each of them, on average.
 const MANY_TIMES: usize = 8;
 
 impl Default for KnownFacts {
@@ -50,20 +50,24 @@ impl KnownFacts {
     #[inline]
     pub(super) fn latest(&self, function: u16, stack: StackId) -> Option<Facts> {
         let key = key(function, stack);
-        let (of, facts) = (*self.latest.get(self.place(key))?)?;
+        let (of, facts) = (*self.latest.get(self.slot(key))?)?;
         (of == key).then_some(facts)
     }
 
+    /// Notes the facts of a call. Not of the empty stack: calls whose stacks are not known have different callers.
     pub(super) fn note_latest(&mut self, function: u16, stack: StackId, facts: Facts) {
+        if stack == StackId::EMPTY {
+            return;
+        }
         let key = key(function, stack);
         self.noted += 1;
-        let places = self.latest.len();
-        if places < MOST_LATEST && self.noted > MANY_TIMES * places {
+        let slots = self.latest.len();
+        if slots < MOST_LATEST && self.noted > MANY_TIMES * slots {
             self.noted = 0;
-            self.latest = vec![None; places * 4];
+            self.latest = vec![None; slots * 4];
         }
-        let place = self.place(key);
-        if let Some(latest) = self.latest.get_mut(place) {
+        let slot = self.slot(key);
+        if let Some(latest) = self.latest.get_mut(slot) {
             *latest = Some((key, facts));
         }
     }
@@ -81,10 +85,9 @@ impl KnownFacts {
     }
 
     /// By the stack alone: its innermost return address calls one function, and stacks that were met one after the
-    /// other
-    /// have places of their own.
+    /// other have slots of their own.
     #[inline]
-    fn place(&self, key: u64) -> usize {
+    fn slot(&self, key: u64) -> usize {
         key as u32 as usize & (self.latest.len() - 1)
     }
 }
@@ -105,7 +108,7 @@ mod tests {
             caller_is_allocator: (u32::from(function) + stack).is_multiple_of(3),
             missed: stack.is_multiple_of(5).then_some(Missed::UnwindRule),
         };
-        let calls = || (0..3000u32).map(|stack| (stack as u16 % 7, StackId(stack)));
+        let calls = || (1..3001u32).map(|stack| (stack as u16 % 7, StackId(stack)));
         let mut found = 0;
         for _ in 0..40 {
             found = 0;
@@ -123,5 +126,15 @@ mod tests {
         assert_eq!(known.latest(7, StackId(1)), None);
         known.clear();
         assert_eq!(known.latest(1, StackId(1)), None);
+    }
+
+    #[test]
+    fn of_an_empty_stack_nothing_is_kept() {
+        let mut known = KnownFacts::default();
+        let facts = |family| Facts { family: Some(family), caller_is_allocator: false, missed: None };
+        known.note_latest(1, StackId::EMPTY, facts(Family::New));
+        known.note_latest(1, StackId(7), facts(Family::NewArray));
+        assert_eq!(known.latest(1, StackId::EMPTY), None, "another call of it has another caller");
+        assert_eq!(known.latest(1, StackId(7)), Some(facts(Family::NewArray)));
     }
 }

@@ -57,7 +57,8 @@ pub(super) enum Copied {
     NoRoom,
 }
 
-/// Of so many calls of a thread that were seen at stops it is not told: the first ones of a program, before it has a thread pointer.
+/// Of so many calls of a thread that were seen at stops it is not told: the first ones of a program, before it has a
+/// thread pointer.
 const FEW_CALLS: u32 = 16;
 
 /// What concerns fewer calls is not told, whatever their share.

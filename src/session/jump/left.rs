@@ -29,7 +29,8 @@ pub(in crate::session) struct Stays {
 }
 
 impl Process {
-    /// `thread` has stopped, and all threads are where `standing` says: gives back what nobody needs. `resume`: where the thread goes on.
+    /// `thread` has stopped, and all threads are where `standing` says: gives back what nobody needs. `resume`: where
+    /// the thread goes on.
     pub(super) fn give_back_left_regions(
         &mut self,
         thread: &Stopped,

@@ -1,5 +1,6 @@
-//! Programs that lock all of their memory (mlockall(2)). The kernel would allocate the whole shared region then, and count it against what the program may lock and
-//! against its control group's memory: the program would fail, or be killed, for what is not its own.
+//! Programs that lock all of their memory (mlockall(2)). The kernel would allocate the whole shared region then, and
+//! count it against what the program may lock and against its control group's memory: the program would fail, or be
+//! killed, for what is not its own.
 
 use super::fallback::Cause;
 use crate::addr::Addr;
@@ -13,9 +14,11 @@ use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 
 impl Process {
-    /// A thread stands at the entry of mlockall(2): all calls are seen at stops from here on, and all is unmapped but the cells, through which calls in progress return. Where
-    /// there are other threads one may be in the routine just now: so that it does not write to what the program maps there later, the addresses stay taken by memory that
-    /// nobody may access, which the kernel does not allocate. It faults there, which is met as other faults of the routine are.
+    /// A thread stands at the entry of mlockall(2): all calls are seen at stops from here on, and all is unmapped but
+    /// the cells, through which calls in progress return. Where there are other threads one may be in the routine just
+    /// now: so that it does not write to what the program maps there later, the addresses stay taken by memory that
+    /// nobody may access, which the kernel does not allocate. It faults there, which is met as other faults of the
+    /// routine are.
     pub(in crate::session) fn make_way_for_locks(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
         let Some(code) = self.jump.on().map(|jump| jump.region.code) else { return Ok(()) };
         self.space.stop_routine()?;

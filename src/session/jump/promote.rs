@@ -49,7 +49,8 @@ enum Promoted {
 }
 
 impl Process {
-    /// A thread stands at an allocator's entry: if the process is to be on the jump engine, it is from here on, or never, with a warning that says why.
+    /// A thread stands at an allocator's entry: if the process is to be on the jump engine, it is from here on, or
+    /// never, with a warning that says why.
     pub(in crate::session) fn promote(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
         let now_ns = self.observer.age_ns();
         let now = Load::new(now_ns, self.cost.stops, self.cost.stopped_ns);
@@ -94,7 +95,8 @@ impl Process {
         format!("the trap engine, not the jump engine, has seen {}, as {why}", self.identity.program)
     }
 
-    /// Of a process of more than a few events that was to be on the jump engine at once: that it has not come to it until now, and why.
+    /// Of a process of more than a few events that was to be on the jump engine at once: that it has not come to it
+    /// until now, and why.
     pub(in crate::session) fn is_not_on_jump_yet(&self) -> Option<String> {
         match self.jump {
             JumpState::Wanted(Awaited { why: Some(why), .. }) if self.observer.events() > FEW_EVENTS => {
@@ -273,8 +275,8 @@ impl Process {
         candidates.iter().any(|candidate| candidate.module == module && is_operator(candidate.function))
     }
 
-    /// The functions that are wrapped, and how: those of the module that `at` lies in. And why the others, by their addresses, are seen at stops. `is_guarded`:
-    /// whether exceptions may leave them.
+    /// The functions that are wrapped, and how: those of the module that `at` lies in. And why the others, by their
+    /// addresses, are seen at stops. `is_guarded`: whether exceptions may leave them.
     fn to_wrap(&self, at: Addr, is_guarded: bool) -> (Vec<(Candidate, Way)>, FxHashMap<Addr, Cause>) {
         let module = self.space.module_at(at);
         let (mut wrapped, mut functions) = (Vec::new(), FxHashSet::default());

@@ -1,5 +1,5 @@
-//! Sampling by the routine (`--sample-interval`): the tracer enters picked blocks of calls that it sees at stops into the routine's table, and tells how many
-//! calls were counted only.
+//! Sampling by the routine (`--sample-interval`): the tracer enters picked blocks of calls that it sees at stops into
+//! the routine's table, and tells how many calls were counted only.
 
 use super::Jump;
 use super::clock::COUNTED_NS;
@@ -33,7 +33,8 @@ pub(super) struct Sampling {
 
 impl Sampling {
     /// Begins in a new region, where `model` knows the picked blocks.
-    /// Each interval is twice the one before; the least one is in use, until the cost is more than `most_permille` of the program's time.
+    /// Each interval is twice the one before; the least one is in use, until the cost is more than `most_permille` of
+    /// the program's time.
     pub(super) fn begin(shared: &SharedMapping, interval: u64, most_permille: Option<u32>, model: &HeapModel) -> Self {
         let mut intervals = [0; INTERVALS as usize];
         for (number, slot) in intervals.iter_mut().enumerate().skip(1) {
@@ -49,8 +50,8 @@ impl Sampling {
 }
 
 impl Jump {
-    /// With which interval the next block of the cell's thread, of `size` bytes, is picked; 0: it is not; None if the routine does not sample. It is the
-    /// countdown that the routine goes on with.
+    /// With which interval the next block of the cell's thread, of `size` bytes, is picked; 0: it is not; None if the
+    /// routine does not sample. It is the countdown that the routine goes on with.
     pub(in crate::session) fn picks(&self, cell: u16, size: u64) -> Option<u64> {
         self.sampling.as_ref()?;
         Some(sampling::picks(self.shared(), cell, size).map_or(0, |number| self.interval_of(number.into())))
@@ -87,7 +88,8 @@ impl Process {
         }
     }
 
-    /// The routine keeps its table itself, but for a realloc that has given its block back by asking for none: that is told by the model alone.
+    /// The routine keeps its table itself, but for a realloc that has given its block back by asking for none: that is
+    /// told by the model alone.
     pub(super) fn note_recorded(&mut self, jump: &Jump, record: &Record) {
         self.observer.take_changed_blocks();
         let old = Addr(record.args[0]);
@@ -122,7 +124,8 @@ impl Process {
             sampling.counted = (sums[0], sums[1]);
             return;
         }
-        // What a thread takes back that was told already is made up for by what it counts next. The program can write there, too.
+        // What a thread takes back that was told already is made up for by what it counts next. The program can write
+        // there, too.
         if calls.cast_signed() > 0 && bytes.cast_signed() >= 0 {
             sampling.counted = (sums[0], sums[1]);
             let ns = calls.saturating_mul(COUNTED_NS);

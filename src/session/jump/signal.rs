@@ -1,5 +1,6 @@
-//! Before a signal is delivered, and before the program is let go: a thread that stands in the routine or in a moved instruction is set to where it would
-//! be without us, so that a handler, an exception, a longjmp or a core dump sees an untouched program.
+//! Before a signal is delivered, and before the program is let go: a thread that stands in the routine or in a moved
+//! instruction is set to where it would be without us, so that a handler, an exception, a longjmp or a core dump sees
+//! an untouched program.
 
 use super::JumpState;
 use super::fallback::Cause;
@@ -26,7 +27,8 @@ use crate::tracer::status::{SIGBUS, SIGILL, SIGSEGV};
 const PUSH: std::ops::RangeInclusive<u8> = 0x50..=0x57;
 const REX_B: u8 = 0x41;
 
-/// Where the routine writes on the stack, from the word below the stack pointer on: registers that are pushed, and its locals.
+/// Where the routine writes on the stack, from the word below the stack pointer on: registers that are pushed, and its
+/// locals.
 const OF_ITS_OWN: u64 = 40;
 
 /// More than what is moved of a function, in bytes.
@@ -88,7 +90,8 @@ impl Process {
         })
     }
 
-    /// Carries out the moved instructions from the one that stood at `at` on, until the thread can go on in the program's code. None if one of them can't be.
+    /// Carries out the moved instructions from the one that stood at `at` on, until the thread can go on in the
+    /// program's code. None if one of them can't be.
     fn run_moved(&mut self, mut at: Addr, mut regs: Regs) -> Option<Regs> {
         let jump = self.jump.on()?;
         let entry = jump.stubs.iter().map(|stub| stub.entry).find(|entry| at > *entry && at.0 - entry.0 < LONGEST)?;
@@ -189,7 +192,8 @@ impl Process {
         Ok(())
     }
 
-    /// The stack has no room for what the routine puts there. The function itself may need less: the call is seen at this stop.
+    /// The stack has no room for what the routine puts there. The function itself may need less: the call is seen at
+    /// this stop.
     fn see_without_stack(
         &mut self,
         tid: i32,

@@ -1,11 +1,13 @@
-//! A moment at which jumps can be written: no thread is between the instructions that a jump takes the place of, nor will come back there.
+//! A moment at which jumps can be written: no thread is between the instructions that a jump takes the place of, nor
+//! will come back there.
 //!
-//! An int3 stands on the first of these instructions already, at which each thread stops that arrives from now on. So it is enough to see each of the
-//! others once, and to let nobody go on who has stopped. Threads that run are told to stop. Those that sleep in the kernel are left alone, as a PTRACE_INTERRUPT
-//! would end epoll_wait(2) and its kin early.
+//! An int3 stands on the first of these instructions already, at which each thread stops that arrives from now on. So
+//! it is enough to see each of the others once, and to let nobody go on who has stopped. Threads that run are told to
+//! stop. Those that sleep in the kernel are left alone, as a PTRACE_INTERRUPT would end epoll_wait(2) and its kin
+//! early.
 //!
-//! A signal may have interrupted a thread in between, and its handler may go on for long. The kernel has written the address to which it returns to the
-//! stack: so none may stand there.
+//! A signal may have interrupted a thread in between, and its handler may go on for long. The kernel has written the
+//! address to which it returns to the stack: so none may stand there.
 
 use crate::addr::Addr;
 use crate::patches::PcLocation;
@@ -53,8 +55,8 @@ enum Stand {
 }
 
 impl Process {
-    /// The thread `tid` has stopped: waits until no other one can be where jumps to `candidates` are to be written. Returns where all of them are; None: there is
-    /// no such moment now.
+    /// The thread `tid` has stopped: waits until no other one can be where jumps to `candidates` are to be written.
+    /// Returns where all of them are; None: there is no such moment now.
     pub(super) fn comes_to_standstill(
         &mut self,
         tid: i32,

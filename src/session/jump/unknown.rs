@@ -221,7 +221,8 @@ struct CopiedStack<'a> {
 }
 
 impl<'a> CopiedStack<'a> {
-    /// What is in a slot: sixteen registers as at a function's entry, and the stack. None if they are not as a thread copies them.
+    /// What is in a slot: sixteen registers as at a function's entry, and the stack. None if they are not as a thread
+    /// copies them.
     fn of(shared: &'a SharedMapping, copy: u32) -> Option<(Regs, Self)> {
         /// The registers' order in a copy, by their numbers here.
         const ORDER: [usize; 16] = [

@@ -1,7 +1,8 @@
 //! Events that the stream holds back until it has the blocks from before the attach.
 //!
-//! A copy of the process is walked while the process runs on. The blocks that are found come first in the stream, at the
-//! time of the copy; what happened since follows in its order. Both are told in short pieces, as the program may wait.
+//! A copy of the process is walked while the process runs on. The blocks that are found come first in the stream, at
+//! the time of the copy; what happened since follows in its order. Both are told in short pieces, as the program may
+//! wait.
 
 use super::Observer;
 use super::stream::Stream;

@@ -1,4 +1,5 @@
-//! Parts of calls that the routine of the jump engine has recorded. They need no pairing: the routine keeps the calls in progress itself.
+//! Parts of calls that the routine of the jump engine has recorded. They need no pairing: the routine keeps the calls
+//! in progress itself.
 
 use super::{Observer, recorded};
 use crate::addr::{Addr, TaskId};
@@ -87,9 +88,9 @@ impl Observer {
         recorded
     }
 
-    /// Takes over a call in progress: see [`crate::calls::Calls::adopt`]. `recorded`: what of it was told when it began, if that was; `missed`: what
-    /// of its stack was not seen, if that was not told yet; `picked`: whether the routine has picked its block, where blocks are
-    /// sampled, or has counted the call.
+    /// Takes over a call in progress: see [`crate::calls::Calls::adopt`]. `recorded`: what of it was told when it
+    /// began, if that was; `missed`: what of its stack was not seen, if that was not told yet; `picked`: whether the
+    /// routine has picked its block, where blocks are sampled, or has counted the call.
     pub(in crate::session) fn adopt(
         &mut self,
         entry: &Entry,
@@ -124,7 +125,8 @@ impl Observer {
         }
     }
 
-    /// Blocks that began or ended to be live since this was last asked, some of them several times; nothing if all are recorded.
+    /// Blocks that began or ended to be live since this was last asked, some of them several times; nothing if all are
+    /// recorded.
     pub(in crate::session) fn take_changed_blocks(&mut self) -> Vec<Addr> {
         std::mem::take(&mut self.stream.changed)
     }
@@ -134,7 +136,8 @@ impl Observer {
         self.entered
     }
 
-    /// Whether something is known of the thread that concerns its next call: see [`crate::calls::Calls::concerns_next`].
+    /// Whether something is known of the thread that concerns its next call: see
+    /// [`crate::calls::Calls::concerns_next`].
     pub(in crate::session) fn concerns_next(&self, task: TaskId) -> bool {
         self.calls.concerns_next(task)
     }

@@ -65,7 +65,8 @@ impl Observer {
         }
     }
 
-    /// Sets a mark, and keeps the heap of this moment. That of the latest mark called `wanted` is kept, too, however many follow.
+    /// Sets a mark, and keeps the heap of this moment. That of the latest mark called `wanted` is kept, too, however
+    /// many follow.
     pub(in crate::session) fn mark(&mut self, name: MarkName, wanted: Option<MarkName>) {
         self.tell(EventKind::Mark(name));
         let latest = |wanted| self.marked.iter().rposition(|(known, _)| *known == wanted);

@@ -3,6 +3,7 @@ use crate::addr::{FunctionId, ModuleId, ProcessId};
 use crate::allocators::Family;
 use crate::calls::{CallContext, Return, Returned};
 use crate::event::Event;
+use crate::session::engine::ReturnContext;
 use crate::unwinder::Unwound;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,6 +12,8 @@ use std::time::Duration;
 const SITE: Addr = Addr(0x40_1234);
 const SP: u64 = 0x7fff_0000_1000;
 const TASK: TaskId = TaskId { tid: 7, serial: 1 };
+
+const UNWOUND: Unwound = Unwound { stack: StackId(5), depth: 64, quality: Quality::Complete };
 
 /// A reader that keeps what it is told, and its children's.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +41,12 @@ impl CallContext for Stack {
     }
     fn signal_frame_between(&mut self, _: u64) -> bool {
         false
+    }
+}
+
+impl ReturnContext for Stack {
+    fn missed(&self, _: StackId) -> Option<Missed> {
+        (self.0?.quality == Quality::Guessed).then_some(Missed::UnwindRule)
     }
 }
 
@@ -98,13 +107,18 @@ impl Thread {
             family: None,
             interval: 0,
         };
-        let unwound = Unwound { stack: StackId(5), depth: 64, quality };
+        let unwound = Unwound { quality, ..UNWOUND };
         self.observer.observe(EngineReport::Entry(entry, &mut Stack(Some(unwound))))
     }
 
     fn returns(&mut self, result: u64) -> EngineReply {
         let returned = Returned { result, out: None, size: None };
-        self.observer.observe(EngineReport::Return(Return { task: TASK, site: SITE, sp: SP + 8, returned }))
+        self.ends(returned, Quality::Complete)
+    }
+
+    fn ends(&mut self, returned: Returned, quality: Quality) -> EngineReply {
+        let at = Return { task: TASK, site: SITE, sp: SP + 8, returned };
+        self.observer.observe(EngineReport::Return(at, &mut Stack(Some(Unwound { quality, ..UNWOUND }))))
     }
 
     fn allocates(&mut self, block: u64) {
@@ -238,7 +252,10 @@ fn a_forked_childs_stream_begins_anew_and_its_ids_are_its_own() {
     // the child's copy of the thread returns from the malloc that the parent's is in, too
     let returned = Returned { result: 0x3000, out: None, size: None };
     assert_eq!(
-        forked.observe(EngineReport::Return(Return { task: child, site: SITE, sp: SP + 8, returned })),
+        forked.observe(EngineReport::Return(
+            Return { task: child, site: SITE, sp: SP + 8, returned },
+            &mut Stack(Some(UNWOUND))
+        )),
         EngineReply::CallEnded
     );
     forked.exec();
@@ -340,4 +357,70 @@ fn a_realloc_is_a_free_or_an_allocation_where_only_one_of_its_blocks_is_picked()
     assert_eq!((totals.allocations, totals.frees, totals.live_blocks, totals.failed), (2, 2, 0, 2));
     assert_eq!(thread.observer.model().anomalies(), crate::figures::Anomalies::default());
     assert_eq!(totals.preexisting_frees, 0);
+}
+
+/// What a call of a function is told that hands its block out through a pointer, with these sizes and this pointer.
+fn ends_with(thread: &mut Thread, result: u64, block: u64, size: u64, quality: Quality) {
+    thread.ends(Returned { result, out: Some(Addr(block)), size: Some(size) }, quality);
+}
+
+#[test]
+fn a_block_whose_size_the_return_tells_is_picked_there() {
+    let mut thread = Thread::sampled(Preexisting::None, false, 4096);
+    thread.told();
+    // by its size at the return: there are 1,000 bytes until the next picked one
+    let just_above = (1..).find(|seed| (500..1500).contains(&bytes_to_next(4096, *seed))).unwrap();
+    thread.observer.sampler = Some(Sampler::new(4096, just_above));
+    assert_eq!(thread.enters("asprintf", &[0x100], Quality::Guessed), EngineReply::WatchReturn(SITE));
+    ends_with(&mut thread, 99, 0x1000, 100, Quality::Guessed);
+    assert_eq!(thread.told(), [], "neither the block nor that its stack was guessed");
+    thread.enters("asprintf", &[0x100], Quality::Guessed);
+    ends_with(&mut thread, 1999, 0x2000, 2000, Quality::Guessed);
+    let told: Vec<_> = thread.told().iter().map(|event| event.kind).collect();
+    let [EventKind::Missed(Missed::UnwindRule), EventKind::Allocated { block, size, by }] = told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!((block, size, by.stack, by.interval), (Addr(0x2000), 2000, StackId(5), 4096));
+    // a failure is told in any case, and is no block that was counted
+    picks(&mut thread, false);
+    thread.enters("asprintf", &[0x100], Quality::Complete);
+    ends_with(&mut thread, u64::MAX, 0x1000, 0, Quality::Complete);
+    assert!(matches!(thread.told()[..], [Event { kind: EventKind::Failed { .. }, .. }]));
+    thread.observer.tell_counted();
+    let counted: Vec<_> = thread.told().iter().map(|event| event.kind).collect();
+    assert_eq!(counted, [EventKind::Counted { allocations: 1, bytes: 100 }]);
+}
+
+/// After how many bytes a sampler of this seed picks its first block.
+fn bytes_to_next(interval: u64, seed: u64) -> u64 {
+    let mut sampler = Sampler::new(interval, seed);
+    (1..).find(|_| sampler.picks(1)).unwrap()
+}
+
+#[test]
+fn a_line_that_outgrows_its_block_is_picked_or_not_when_that_is_known() {
+    let mut thread = Thread::sampled(Preexisting::None, false, 1);
+    let line = |thread: &mut Thread, pick: bool, (old, old_size): (u64, u64), (new, new_size): (u64, u64)| {
+        picks(thread, pick);
+        thread.enters("getline", &[0x100, 0x108, 0, 0, old, old_size], Quality::Complete);
+        ends_with(thread, 5, new, new_size, Quality::Complete);
+        let model = thread.observer.model();
+        let totals = model.totals();
+        (model.is_live(Addr(old)), model.is_live(Addr(new)), totals.allocations, totals.frees)
+    };
+    // a new one
+    assert_eq!(line(&mut thread, false, (0, 0), (0x1000, 120)), (false, false, 0, 0));
+    assert_eq!(line(&mut thread, true, (0, 0), (0x2000, 120)), (false, true, 1, 0));
+    // as it was, whether it is recorded or not
+    assert_eq!(line(&mut thread, true, (0x1000, 120), (0x1000, 120)), (false, false, 1, 0));
+    assert_eq!(line(&mut thread, false, (0x2000, 120), (0x2000, 120)), (true, true, 1, 0));
+    // into the sample, within it, out of it
+    assert_eq!(line(&mut thread, true, (0x1000, 120), (0x3000, 240)), (false, true, 2, 0));
+    assert_eq!(line(&mut thread, true, (0x3000, 240), (0x4000, 480)), (false, true, 3, 1));
+    assert_eq!(line(&mut thread, false, (0x4000, 480), (0x5000, 960)), (false, false, 3, 2));
+    assert_eq!(thread.observer.model().anomalies(), crate::figures::Anomalies::default());
+    thread.told();
+    thread.observer.tell_counted();
+    let counted: Vec<_> = thread.told().iter().map(|event| event.kind).collect();
+    assert_eq!(counted, [EventKind::Counted { allocations: 2, bytes: 1080 }], "those that were not picked");
 }

@@ -1,5 +1,5 @@
-//! What programs tell LeakSanitizer of their memory, by calling functions of its runtime, or of their own with these names
-//! (<sanitizer/lsan_interface.h>). Heeded at the functions' entries, whatever they do then.
+//! What programs tell LeakSanitizer of their memory, by calling functions of its runtime, or of their own with these
+//! names (<sanitizer/lsan_interface.h>). Heeded at the functions' entries, whatever they do then.
 
 use super::AddressSpace;
 use super::facts::Facts;

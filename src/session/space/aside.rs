@@ -27,8 +27,8 @@ impl AddressSpace {
         self.aside_for.len() == 1 && self.is_aside_for(child)
     }
 
-    /// `child` no longer shares the memory: unless they are set aside for another one, too, the int3s come back. Before that
-    /// the table must have been brought up to date with the modules.
+    /// `child` no longer shares the memory: unless they are set aside for another one, too, the int3s come back. Before
+    /// that the table must have been brought up to date with the modules.
     ///
     /// # Errors
     /// If one can't be written.

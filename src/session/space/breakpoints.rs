@@ -1,5 +1,5 @@
-//! The breakpoints of an address space: set, at return sites or elsewhere, lifted, with pads behind them, and all taken out at the end.
-//! The bytes are written by [`TargetCode`](crate::tracer::code::TargetCode).
+//! The breakpoints of an address space: set, at return sites or elsewhere, lifted, with pads behind them, and all taken
+//! out at the end. The bytes are written by [`TargetCode`](crate::tracer::code::TargetCode).
 
 use super::AddressSpace;
 use crate::addr::{Addr, ModuleId};
@@ -56,7 +56,8 @@ pub(in crate::session) enum Placed<T = ()> {
 }
 
 impl AddressSpace {
-    /// Makes the return to `site` stop the thread. `thread` stands at a breakpoint. False if no breakpoint can be there.
+    /// Makes the return to `site` stop the thread. `thread` stands at a breakpoint. False if no breakpoint can be
+    /// there.
     pub fn ensure_return_site(&mut self, site: Addr, thread: &Stopped, raw: &RawRegs) -> Result<bool> {
         if self.breakpoints.get(site).is_some_and(|b| b.purposes.returns) {
             return Ok(true);
@@ -93,8 +94,8 @@ impl AddressSpace {
         self.take_away(site, |purposes| purposes.returns_once.then_some(Purpose::ReturnOnce))
     }
 
-    /// Whether our int3 is gone from `addr`, where none is meant to be any more. In code that is made at run time the program
-    /// may have put it back unknowingly, by writing what it had read before: then it is taken away again.
+    /// Whether our int3 is gone from `addr`, where none is meant to be any more. In code that is made at run time the
+    /// program may have put it back unknowingly, by writing what it had read before: then it is taken away again.
     pub fn is_clean(&mut self, addr: Addr) -> Result<bool> {
         if !self.code.has_returned(&self.memory, addr) {
             return Ok(true);
@@ -172,8 +173,8 @@ impl AddressSpace {
         code
     }
 
-    /// Whether a breakpoint may be written at `addr`: private code that nobody writes to. (What a program makes at run time
-    /// may be writable: the caller of an allocator stays as it is until the call returns.)
+    /// Whether a breakpoint may be written at `addr`: private code that nobody writes to. (What a program makes at run
+    /// time may be writable: the caller of an allocator stays as it is until the call returns.)
     fn may_patch(&mut self, addr: Addr, helper: Option<&Helper<'_>>) -> Result<bool> {
         let patchable = |space: &Self| {
             let mapping = space.maps.find(addr)?;
@@ -223,13 +224,15 @@ impl AddressSpace {
         }
     }
 
-    /// Prepares a thread for a remote call, after which it goes on with the registers `resume`. None if there is no room.
+    /// Prepares a thread for a remote call, after which it goes on with the registers `resume`. None if there is no
+    /// room.
     pub fn caller<'a>(&'a mut self, thread: &'a Stopped, resume: RawRegs) -> Result<Option<Caller<'a>>> {
         let Some(code) = self.code.remote_call(&mut self.memory)? else { return Ok(None) };
         Ok(Some(Caller { thread, resume, code, memory: &mut self.memory }))
     }
 
-    /// The SIGTRAP fallback, ready to be installed; written at first use, to a module's slack. None if there is no room.
+    /// The SIGTRAP fallback, ready to be installed; written at first use, to a module's slack. None if there is no
+    /// room.
     pub fn sigtrap_fallback(&mut self) -> Result<Option<SigtrapFallback>> {
         self.code.sigtrap_fallback(&mut self.memory)
     }
@@ -266,8 +269,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Writes all original bytes back, while threads may run, and remembers the addresses as removed. What fails is tried
-    /// once more, and stays in the table if it fails again; the last error is returned then.
+    /// Writes all original bytes back, while threads may run, and remembers the addresses as removed. What fails is
+    /// tried once more, and stays in the table if it fails again; the last error is returned then.
     pub fn restore(&mut self) -> Result<()> {
         let mut result = Ok(());
         for _ in 0..2 {

@@ -1,9 +1,9 @@
 //! Which family of functions the *program* called: operator new and delete of libstdc++ are thin wrappers of malloc and
 //! free, and have no probes of their own.
 //!
-//! operator new calls malloc: its return address lies inside operator new. operator delete jumps to free, as operator new[]
-//! does to operator new: on the stack nothing is left of them, but the call instruction in front of the program's return
-//! address still names them.
+//! operator new calls malloc: its return address lies inside operator new. operator delete jumps to free, as operator
+//! new[] does to operator new: on the stack nothing is left of them, but the call instruction in front of the program's
+//! return address still names them.
 
 use super::AddressSpace;
 use super::modules::Module;
@@ -26,9 +26,9 @@ struct Callee {
 }
 
 impl AddressSpace {
-    /// Whether a call that will return to `return_addr` was made by the allocator's own code. Where the function that it calls
-    /// there belongs to another, it was that one that has come here by jumps: the frames of __cxa_end_catch, which frees an
-    /// exception, are all replaced.
+    /// Whether a call that will return to `return_addr` was made by the allocator's own code. Where the function that
+    /// it calls there belongs to another, it was that one that has come here by jumps: the frames of __cxa_end_catch,
+    /// which frees an exception, are all replaced.
     pub fn is_called_by_allocator(&mut self, return_addr: Addr) -> bool {
         if !self.is_allocator_code(return_addr) {
             return false;
@@ -44,14 +44,16 @@ impl AddressSpace {
         !is_outward
     }
 
-    /// Whether a function called from the allocator's code is of another module, or of the machinery of exceptions in its own.
+    /// Whether a function called from the allocator's code is of another module, or of the machinery of exceptions in
+    /// its own.
     fn is_foreign(&self, callee: Addr, return_addr: Addr) -> bool {
         let runtime = || self.modules.iter().flat_map(|module| &module.exception_runtime);
         self.module_at(callee) != self.module_at(return_addr) || runtime().any(|code| code.contains(&callee))
     }
 
-    /// Whether a thread with this instruction and stack pointer may be inside of the allocator. A library's allocator calls nothing outside of it; of one in the program, which code is its own is
-    /// known in part: then an address in that on the stack tells it.
+    /// Whether a thread with this instruction and stack pointer may be inside of the allocator. A library's allocator
+    /// calls nothing outside of it; of one in the program, which code is its own is known in part: then an address in
+    /// that on the stack tells it.
     pub fn may_be_in_allocator(&self, pc: Addr, sp: Addr) -> bool {
         if self.is_allocator_code(pc) {
             return true;
@@ -65,8 +67,8 @@ impl AddressSpace {
         words.filter_map(|word| crate::memory::word(word, 0)).any(|word| self.is_allocator_code(Addr(word)))
     }
 
-    /// Whether `stack` leads through an allocator to the function at `entry`, one of mmap and its kin. The C library's own code is an
-    /// allocator's in part: there the functions tell that are on the stack, or are called there.
+    /// Whether `stack` leads through an allocator to the function at `entry`, one of mmap and its kin. The C library's
+    /// own code is an allocator's in part: there the functions tell that are on the stack, or are called there.
     pub fn is_within_allocator(&self, stack: StackId, entry: Addr) -> bool {
         let library = self.module_at(entry);
         let is_entry = |addr: Addr| {
@@ -84,8 +86,9 @@ impl AddressSpace {
         })
     }
 
-    /// Whether a call of brk(2)'s function at `brk` that will return to `return_addr` is made by the C library itself: that is sbrk(3), whose own
-    /// entry tells all. Where the program holds the C library, sbrk's symbol tells which code that is.
+    /// Whether a call of brk(2)'s function at `brk` that will return to `return_addr` is made by the C library itself:
+    /// that is sbrk(3), whose own entry tells all. Where the program holds the C library, sbrk's symbol tells which
+    /// code that is.
     pub fn is_called_by_sbrk(&self, brk: Addr, return_addr: Addr, table: &AllocatorTable) -> bool {
         let Some(module) = self.module(brk).filter(|module| module.id == self.module_at(return_addr)) else {
             return false;
@@ -97,8 +100,8 @@ impl AddressSpace {
         self.module(addr).is_some_and(|module| module.allocator_code.iter().any(|code| code.contains(&addr)))
     }
 
-    /// The family of a call that has arrived at the probe `entry` and will return to `return_addr`. `frees`: the function
-    /// may have been reached by a jump out of another one. None if it can't be told.
+    /// The family of a call that has arrived at the probe `entry` and will return to `return_addr`. `frees`: the
+    /// function may have been reached by a jump out of another one. None if it can't be told.
     pub fn family_of_call(&mut self, entry: Addr, return_addr: Addr, frees: bool) -> Option<Family> {
         let own = self.probed_family(entry);
         // Only malloc and free hide behind wrappers.
@@ -108,8 +111,8 @@ impl AddressSpace {
         self.family_of_callee(return_addr)
     }
 
-    /// Where the function begins that `addr` lies in, if that is operator new or one of its kin: whoever returns there was
-    /// called by that, not by the program.
+    /// Where the function begins that `addr` lies in, if that is operator new or one of its kin: whoever returns there
+    /// was called by that, not by the program.
     pub fn wrapper_at(&self, addr: Addr) -> Option<Addr> {
         let wrappers = &self.module(addr)?.wrappers;
         wrappers.iter().find(|(range, _)| range.contains(&addr)).map(|(range, _)| range.start)
@@ -120,13 +123,14 @@ impl AddressSpace {
     /// that is known for good, also if it can't be told.
     pub fn family_through_wrapper(&mut self, stack: StackId) -> (Option<Family>, bool) {
         if let Some(&known) = self.stack_families.get(&stack) {
-            return (known, true);
+            return (Some(known), true);
         }
         let frames = self.unwinder.stacks().frames(stack);
         let caller = frames.iter().map(|frame| frame.addr.raw()).find(|addr| self.wrapper_at(addr.sub(1)).is_none());
         let family = caller.and_then(|return_addr| self.family_of_callee(return_addr));
         let is_known = family.is_some() || caller.is_none_or(|return_addr| self.is_callee_known(return_addr));
-        if is_known {
+        // What can't be told may be once other modules have come.
+        if let Some(family) = family {
             self.stack_families.insert(stack, family);
         }
         (family, is_known)
@@ -154,8 +158,8 @@ impl AddressSpace {
         self.module(entry)?.entry_families.get(&entry).copied().flatten()
     }
 
-    /// What the call instruction in front of `return_addr` calls, through a PLT stub if there is one. None for calls through
-    /// registers and the like.
+    /// What the call instruction in front of `return_addr` calls, through a PLT stub if there is one. None for calls
+    /// through registers and the like.
     fn callee(&self, return_addr: Addr) -> Option<Callee> {
         let code = self.code_before::<6>(return_addr)?;
         match code {
@@ -196,8 +200,8 @@ impl AddressSpace {
         self.pointer(relative(stub.add(skip as u64 + 6), [a, b, c, d]))
     }
 
-    /// Whether a slot of the global offset table that leads to `addr` is not resolved yet: `push imm32`, perhaps behind an endbr64, before the PLT
-    /// goes to the dynamic linker.
+    /// Whether a slot of the global offset table that leads to `addr` is not resolved yet: `push imm32`, perhaps behind
+    /// an endbr64, before the PLT goes to the dynamic linker.
     pub(super) fn asks_the_linker(&self, addr: Addr) -> bool {
         let mut code = [0; 5];
         self.read_code(addr, &mut code) && matches!(code, [0x68, ..] | [0xf3, 0x0f, 0x1e, 0xfa, 0x68])
@@ -221,8 +225,9 @@ impl AddressSpace {
 }
 
 impl Module {
-    /// Remembers which code is the allocator's, of which a function of `size` bytes at `addr` is one: all of a library that provides
-    /// one (but for the machinery of exceptions, if it holds that, too), of the program itself only the allocator's own functions.
+    /// Remembers which code is the allocator's, of which a function of `size` bytes at `addr` is one: all of a library
+    /// that provides one (but for the machinery of exceptions, if it holds that, too), of the program itself only the
+    /// allocator's own functions.
     pub(super) fn note_allocator_code(&mut self, addr: Addr, size: u64) {
         let code = if self.is_program {
             vec![addr..addr.add(size.max(1))]

@@ -16,12 +16,13 @@ use std::time::Duration;
 /// How long the target may be kept waiting for symbols of a debug file without which its allocator is not seen.
 const SYMBOLS_PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long a thread may be kept waiting for unwind tables of a debug file. Until they come its stacks are marked as guessed.
+/// How long a thread may be kept waiting for unwind tables of a debug file. Until they come its stacks are marked as
+/// guessed.
 const FRAMES_PATIENCE: Duration = Duration::from_secs(1);
 
 impl AddressSpace {
-    /// What the symbols tell that were stripped from a module, `known` being those that were not: of its debug file, or of what
-    /// is packed in its file.
+    /// What the symbols tell that were stripped from a module, `known` being those that were not: of its debug file, or
+    /// of what is packed in its file.
     pub(super) fn symbols_elsewhere(
         &mut self,
         path: &Path,
@@ -53,8 +54,8 @@ impl AddressSpace {
         }
     }
 
-    /// The stack of a thread at the entry of a function. Code without CFI makes us look for its module's debug file: what is
-    /// built without `.eh_frame` has its tables there.
+    /// The stack of a thread at the entry of a function. Code without CFI makes us look for its module's debug file:
+    /// what is built without `.eh_frame` has its tables there.
     pub fn unwind_at_entry(&mut self, regs: &Regs, max_depth: u32) -> Unwound {
         self.take_awaited_frames();
         let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };

@@ -24,8 +24,8 @@ use std::time::Duration;
 /// What glibc's malloc is told by: glibc has these, other C libraries have not.
 const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
 
-/// By this function programs tell LeakSanitizer of leaks that they know: `const char *__lsan_default_suppressions(void)`
-/// (<sanitizer/lsan_interface.h>).
+/// By this function programs tell LeakSanitizer of leaks that they know: `const char
+/// *__lsan_default_suppressions(void)` (<sanitizer/lsan_interface.h>).
 pub(super) const LEAK_SUPPRESSIONS: &str = "__lsan_default_suppressions";
 
 /// And by this one that it wants no check for leaks, if the result is not 0: `int __lsan_is_turned_off(void)`.
@@ -69,8 +69,8 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Those of `elf`. `elsewhere` looks for the symbols that were stripped from it, given the allocator functions that were
-    /// not, and is asked if they are needed.
+    /// Those of `elf`. `elsewhere` looks for the symbols that were stripped from it, given the allocator functions that
+    /// were not, and is asked if they are needed.
     pub(super) fn of(
         elf: &Elf<'_>,
         elsewhere: impl FnOnce(&[AllocatorSymbol]) -> Option<Named>,
@@ -146,8 +146,8 @@ fn allocator_slots(elf: &Elf<'_>, named: &Named, table: &AllocatorTable) -> Vec<
     elf.function_slots().into_iter().filter_map(|slot| Some((slot.at, function_of(slot.of)?))).collect()
 }
 
-/// Whether allocator functions of an object may be found by the symbols of a companion only: a static program's, and those
-/// that the user has named. `known` are those of its own file.
+/// Whether allocator functions of an object may be found by the symbols of a companion only: a static program's, and
+/// those that the user has named. `known` are those of its own file.
 fn wants_companion(elf: &Elf<'_>, known: &[AllocatorSymbol], is_program: bool, table: &AllocatorTable) -> bool {
     let is_known = |name: &str| known.iter().any(|symbol| symbol.name == name);
     let is_wanted = (is_program && known.is_empty()) || table.declared_symbols().any(|name| !is_known(name));
@@ -173,7 +173,8 @@ const MOST_FILES: usize = 256;
 /// Bytes of unwind tables that are remembered at most.
 const MOST_BYTES: usize = 64 << 20;
 
-/// What the processes of a session know of object files, and which they have open, and the lines of scripts in their stacks. A handle: clones share it.
+/// What the processes of a session know of object files, and which they have open, and the lines of scripts in their
+/// stacks. A handle: clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct SharedObjects(Rc<RefCell<Objects>>);
 
@@ -208,7 +209,8 @@ impl SharedObjects {
         self.0.borrow().scripts.names()
     }
 
-    /// Does `work` on a thread of its own and waits for it up to `most`, less if the session has waited for long already.
+    /// Does `work` on a thread of its own and waits for it up to `most`, less if the session has waited for long
+    /// already.
     pub(super) fn soon<T: Send + 'static>(&self, most: Duration, work: impl FnOnce() -> T + Send + 'static) -> Soon<T> {
         self.0.borrow_mut().patience.wait(most, work)
     }

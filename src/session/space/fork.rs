@@ -9,8 +9,8 @@ use crate::tracer::{Result, ids};
 use std::collections::BTreeSet;
 
 impl AddressSpace {
-    /// The address space of the process `child`, whose one task has just come to be as a copy, and is stopped. Other threads
-    /// may have gone on since the fork: what has changed meanwhile is changed in the copy, too.
+    /// The address space of the process `child`, whose one task has just come to be as a copy, and is stopped. Other
+    /// threads may have gone on since the fork: what has changed meanwhile is changed in the copy, too.
     pub fn fork(&self, child: i32, guardian: Option<&Guardian>) -> Result<Self> {
         let mut memory = TargetMemory::open(child, child)?;
         memory.stands_still(Some(child));

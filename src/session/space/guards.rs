@@ -1,5 +1,6 @@
-//! Guards: probes on the functions of unwinders that look at the stacks of those who call them, where a process has allocators whose own operators new and delete are on
-//! the jump engine. An exception may leave these; it must not meet our return address.
+//! Guards: probes on the functions of unwinders that look at the stacks of those who call them, where a process has
+//! allocators whose own operators new and delete are on the jump engine. An exception may leave these; it must not meet
+//! our return address.
 
 use super::AddressSpace;
 use super::breakpoints::Helper;
@@ -41,7 +42,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Whether guards are wanted, and exceptions can be thrown past them: a function could not be watched, or a module may throw by an unwinder of its own.
+    /// Whether guards are wanted, and exceptions can be thrown past them: a function could not be watched, or a module
+    /// may throw by an unwinder of its own.
     pub fn guards_are_passed(&self) -> bool {
         self.is_guarded && !self.guards_hold()
     }

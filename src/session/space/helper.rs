@@ -35,8 +35,8 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Does `work` on a thread of its own and waits for it up to `most`, and not longer than the session will. The thread goes on
-    /// afterwards; it ends with heaptrace.
+    /// Does `work` on a thread of its own and waits for it up to `most`, and not longer than the session will. The
+    /// thread goes on afterwards; it ends with heaptrace.
     pub(super) fn wait<T: Send + 'static>(
         &mut self,
         most: Duration,

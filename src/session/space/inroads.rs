@@ -18,8 +18,8 @@ const MOST_HANDLERS: usize = 1 << 16;
 /// So much writable memory is read at once, in bytes.
 const PIECE: u64 = 1 << 20;
 
-/// What a module's file says of the ways into some of its functions. It is kept, as each attempt to change the engine asks
-/// again, and the whole file is looked through.
+/// What a module's file says of the ways into some of its functions. It is kept, as each attempt to change the engine
+/// asks again, and the whole file is looked through.
 #[derive(Clone, Debug)]
 pub struct FileInroads {
     /// Of which functions: where each begins and ends, as object addresses.

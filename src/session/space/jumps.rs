@@ -55,8 +55,8 @@ pub struct LeftRegion {
 }
 
 impl LeftRegion {
-    /// What of it is mapped still; None if its address holds something else by now, which is the program's. `is_fenced`: what
-    /// was unmapped of it is kept free by memory that nobody may access.
+    /// What of it is mapped still; None if its address holds something else by now, which is the program's.
+    /// `is_fenced`: what was unmapped of it is kept free by memory that nobody may access.
     fn as_mapped(self, is_fenced: bool, maps: &MapIndex) -> Option<Self> {
         let is_ours = |mapping: &&Mapping| mapping.start == self.shared && mapping.is_heaptrace_s();
         let shared = maps.find(self.shared).filter(is_ours);
@@ -106,8 +106,8 @@ impl AddressSpace {
         Ok(regions.into_iter().filter_map(|(left, is_fenced)| left.as_mapped(is_fenced, &self.maps)).collect())
     }
 
-    /// Whether the allocator at `at` walks the stacks of its callers, as sanitizers and heap profilers do: it would meet our return address there. jemalloc
-    /// does so if the process `pid` has told it to.
+    /// Whether the allocator at `at` walks the stacks of its callers, as sanitizers and heap profilers do: it would
+    /// meet our return address there. jemalloc does so if the process `pid` has told it to.
     pub fn walks_stacks_of_callers(&self, pid: i32, at: Addr) -> bool {
         let Some(module) = self.module(at) else { return false };
         if !module.has_jemalloc {
@@ -183,8 +183,8 @@ impl AddressSpace {
         n
     }
 
-    /// From now on the functions at these addresses jump to stubs, and their first instructions are in these pads. No thread stands
-    /// behind the first of them.
+    /// From now on the functions at these addresses jump to stubs, and their first instructions are in these pads. No
+    /// thread stands behind the first of them.
     pub fn place_jumps(&mut self, jumps: &[(Addr, Patch, Addr)], threads: Threads) -> Result<()> {
         let patches: Vec<_> = jumps.iter().map(|(addr, patch, _)| (*addr, *patch)).collect();
         self.code.place_jumps(&mut self.memory, &patches, threads)?;
@@ -201,8 +201,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Puts int3s where the jumps were, in a process whose only task is stopped: its functions are seen by the trap engine again. Threads that get to a moved
-    /// instruction run it in its pad as before.
+    /// Puts int3s where the jumps were, in a process whose only task is stopped: its functions are seen by the trap
+    /// engine again. Threads that get to a moved instruction run it in its pad as before.
     pub fn end_jumps(&mut self) -> Result<()> {
         self.code.end_jumps(&mut self.memory)
     }
@@ -260,8 +260,8 @@ impl AddressSpace {
         self.maps.find(addr).cloned()
     }
 
-    /// Whether all frames of a thread at a function's entry lie in `stack`, the mapping of its stack pointer. Those below a signal handler on an alternate
-    /// stack do not.
+    /// Whether all frames of a thread at a function's entry lie in `stack`, the mapping of its stack pointer. Those
+    /// below a signal handler on an alternate stack do not.
     pub fn stays_on_stack(&mut self, at_entry: &Regs, stack: &Mapping) -> bool {
         let (start, end) = (stack.start, stack.end);
         let mut stays = true;

@@ -1,6 +1,6 @@
-//! Which frames of a stack are the C library's own, and hold no pointers of the program's: those that lead from the entry
-//! point to main(), and those that `exit` calls. Words of dead frames lie in their gaps: of constructors, which run where the
-//! start frames lie later, and of main's frame.
+//! Which frames of a stack are the C library's own, and hold no pointers of the program's: those that lead from the
+//! entry point to main(), and those that `exit` calls. Words of dead frames lie in their gaps: of constructors, which
+//! run where the start frames lie later, and of main's frame.
 
 use super::facts::in_process;
 use super::named::Named;
@@ -70,9 +70,9 @@ impl From<&FrameInfo> for OuterFrame {
 }
 
 impl AddressSpace {
-    /// Of a thread at the entry of libc's `_exit`: the registers of the function that has called `exit`, if `_exit` is called by that,
-    /// or by the one function in between that runs glibc's exit handlers. What lies below its stack pointer are frames of the C
-    /// library, in whose gaps words of main's old frame are left.
+    /// Of a thread at the entry of libc's `_exit`: the registers of the function that has called `exit`, if `_exit` is
+    /// called by that, or by the one function in between that runs glibc's exit handlers. What lies below its stack
+    /// pointer are frames of the C library, in whose gaps words of main's old frame are left.
     pub fn caller_of_exit(&mut self, at_entry: &Regs) -> Option<Regs> {
         let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
         let modules = &self.modules;
@@ -88,8 +88,8 @@ impl AddressSpace {
         caller.filter(|_| found)
     }
 
-    /// Of a process's first thread: where the frames lie that lead from the program's entry point to main, if the stack can be
-    /// walked up to there. `at_entry`: the thread stands at the first instruction of a function.
+    /// Of a process's first thread: where the frames lie that lead from the program's entry point to main, if the stack
+    /// can be walked up to there. `at_entry`: the thread stands at the first instruction of a function.
     pub fn start_frames(&mut self, regs: &Regs, at_entry: bool) -> Option<Range<Addr>> {
         let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
         let mut outermost = VecDeque::with_capacity(MOST_FRAMES);

@@ -1,5 +1,5 @@
-//! The modules that are loaded in an address space. Each owns all that is known of its code: when it is unloaded, that goes with it.
-//! Of all that ever were there is a record, which stacks refer to.
+//! The modules that are loaded in an address space. Each owns all that is known of its code: when it is unloaded, that
+//! goes with it. Of all that ever were there is a record, which stacks refer to.
 
 use super::facts::{Facts, in_process};
 use super::libc_frames::LibcFrames;
@@ -92,7 +92,8 @@ pub(super) struct KnownCalls {
 }
 
 impl Module {
-    /// The module with the id `id`, of the object that `facts` are about. `until_exit`: the end of the process is of interest.
+    /// The module with the id `id`, of the object that `facts` are about. `until_exit`: the end of the process is of
+    /// interest.
     pub(super) fn new(
         id: ModuleId,
         mapped: MappedModule,
@@ -248,8 +249,8 @@ impl Modules {
         vanished
     }
 
-    /// A module is gone. Its file stays open for a while: another one may come to its path. Thousands of libraries may come
-    /// and go, but they are seldom of so many files.
+    /// A module is gone. Its file stays open for a while: another one may come to its path. Thousands of libraries may
+    /// come and go, but they are seldom of so many files.
     fn close_file_in_time(&mut self, id: ModuleId) {
         const MOST_KEPT: usize = 64;
         let opened = |id: ModuleId| self.record(id).filter(|record| record.file.is_some());

@@ -1,4 +1,5 @@
-//! What the symbols of an object tell that has probes: those of its own file, or of its companion if they were stripped.
+//! What the symbols of an object tell that has probes: those of its own file, or of its companion if they were
+//! stripped.
 
 use crate::addr::{FunctionId, ObjAddr};
 use crate::allocators::AllocatorTable;
@@ -12,8 +13,9 @@ const EXIT_FUNCTIONS: [&str; 2] = ["_exit", "_Exit"];
 /// The functions that end the process in order, after the exit handlers.
 const NORMAL_EXITS: [&str; 2] = ["exit", "quick_exit"];
 
-/// The functions that lead from a program's entry point to main(): glibc's, of which only the first is in a stripped libc, and
-/// musl's (csu/libc-start.c and sysdeps/nptl/libc_start_call_main.h; src/env/__libc_start_main.c and crt/crt1.c).
+/// The functions that lead from a program's entry point to main(): glibc's, of which only the first is in a stripped
+/// libc, and musl's (csu/libc-start.c and sysdeps/nptl/libc_start_call_main.h; src/env/__libc_start_main.c and
+/// crt/crt1.c).
 const START_FUNCTIONS: [&str; 5] =
     ["__libc_start_main", "__libc_start_main_impl", "__libc_start_call_main", "libc_start_main_stage2", "_start_c"];
 
@@ -59,8 +61,9 @@ const ANNOTATIONS: [(&str, Annotation); 6] = [
     ("__lsan_do_leak_check", Annotation::CheckNow),
 ];
 
-/// The functions of an unwinder that look at the stack of whoever calls them (Itanium C++ ABI, "Exception Handling"): each begins to throw an exception, or lists
-/// return addresses. What goes on with one, `_Unwind_Resume`, comes after these.
+/// The functions of an unwinder that look at the stack of whoever calls them (Itanium C++ ABI, "Exception Handling"):
+/// each begins to throw an exception, or lists return addresses. What goes on with one, `_Unwind_Resume`, comes after
+/// these.
 const UNWINDER: [&str; 4] =
     ["_Unwind_RaiseException", "_Unwind_Resume_or_Rethrow", "_Unwind_ForcedUnwind", "_Unwind_Backtrace"];
 
@@ -96,8 +99,8 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// By the symbols of `elf`, of which `plain` are looked through first. `known` are allocator functions of the same object that another
-    /// file has told.
+    /// By the symbols of `elf`, of which `plain` are looked through first. `known` are allocator functions of the same
+    /// object that another file has told.
     pub(super) fn of(
         elf: &Elf<'_>,
         plain: &PlainSymbols<'_>,
@@ -142,7 +145,8 @@ impl Named {
     }
 }
 
-/// The allocator functions among an object's symbols. The built-in ones are plain; those that the user declares may be any.
+/// The allocator functions among an object's symbols. The built-in ones are plain; those that the user declares may be
+/// any.
 fn allocator_symbols(elf: &Elf<'_>, plain: &PlainSymbols<'_>, table: &AllocatorTable) -> Vec<AllocatorSymbol> {
     let function_of = |symbol: &Symbol<'_>| {
         let name = base_name(&symbol.name);

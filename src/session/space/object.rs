@@ -41,8 +41,8 @@ enum Contents {
 }
 
 impl AddressSpace {
-    /// The object of a module: of its file, or if that is not to be had, of the process's memory. None if it is no object
-    /// file, or not mapped as one.
+    /// The object of a module: of its file, or if that is not to be had, of the process's memory. None if it is no
+    /// object file, or not mapped as one.
     pub(super) fn object(
         &mut self,
         tid: i32,
@@ -84,8 +84,8 @@ impl AddressSpace {
         facts
     }
 
-    /// The module's file, if it is certain to be the one that is mapped: its build id is that of the process's memory, or, if
-    /// there is none, its code.
+    /// The module's file, if it is certain to be the one that is mapped: its build id is that of the process's memory,
+    /// or, if there is none, its code.
     fn open_file(&mut self, tid: i32, mapped: &MappedModule, is_program: bool) -> Option<(File, Contents)> {
         let wanted = self.mapped_build_id(mapped);
         let (mut contents, mut is_other) = (None, false);
@@ -125,8 +125,8 @@ impl AddressSpace {
         Elf::parse_memory(&self.original(at, size), at).ok()?.build_id_hex()
     }
 
-    /// Whether the process's memory begins as a file with these bytes, where the beginning of the file is mapped. The headers
-    /// stand there, with the sizes of all parts.
+    /// Whether the process's memory begins as a file with these bytes, where the beginning of the file is mapped. The
+    /// headers stand there, with the sizes of all parts.
     fn holds_head(&self, mapped: &MappedModule, file: &[u8]) -> bool {
         head(mapped).is_none_or(|(at, size)| self.holds(at, size, file, 0))
     }

@@ -295,8 +295,8 @@ impl AddressSpace {
         self.has_deferred() && !self.holds_back
     }
 
-    /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first instruction
-    /// is one that needs no pad (`endbr64`, `xor %ebp, %ebp`).
+    /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first
+    /// instruction is one that needs no pad (`endbr64`, `xor %ebp, %ebp`).
     pub(super) fn watch_start(&mut self) -> Result<()> {
         let start =
             self.modules.iter().find_map(|module| module.start).filter(|_| self.has_deferred() && !self.holds_back);
@@ -306,7 +306,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// If the module is the dynamic linker: watches the function that it calls before and after each change of its list.
+    /// If the module is the dynamic linker: watches the function that it calls before and after each change of its
+    /// list.
     pub(super) fn watch_loader(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
         let Some((notify, _)) = facts.loader else { return Ok(()) };
         self.place_or_defer(Deferred { addr: bias.to_process(notify), to_place: ToPlace::Loader }, None)

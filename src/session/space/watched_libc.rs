@@ -1,5 +1,5 @@
-//! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced, ptrace, as
-//! a task can have one tracer only, mlockall, and changes of signal actions.
+//! What is watched in the C library besides the allocator: exec, as a program with other rights must not be traced,
+//! ptrace, as a task can have one tracer only, mlockall, and changes of signal actions.
 
 use super::AddressSpace;
 use super::facts::Facts;
@@ -11,8 +11,8 @@ use crate::tracer::files::Executed;
 use crate::tracer::rawregs::RawRegs;
 
 impl AddressSpace {
-    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`, too),
-    /// execve(2), ptrace(2) and mlockall(2).
+    /// If the module is the C library: watches the program's changes of signal actions (`signal` calls `sigaction`,
+    /// too), execve(2), ptrace(2) and mlockall(2).
     pub(super) fn watch_libc(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
         if let Some(sigaction) = facts.named.sigaction {
             let addr = bias.to_process(sigaction);
@@ -33,7 +33,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Which file a thread is about to execute that stands at the entry `at` of one of the [`super::named::EXEC_CALLS`].
+    /// Which file a thread is about to execute that stands at the entry `at` of one of the
+    /// [`super::named::EXEC_CALLS`].
     pub fn executed(&mut self, raw: &RawRegs, at: Addr) -> Option<Executed> {
         let (first, second) = (raw.0.rdi, raw.0.rsi);
         // An int, in the lower half.

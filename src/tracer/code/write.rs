@@ -1,5 +1,5 @@
-//! The bytes that are written to code, and how: patches over the program's, and code of ours. Whoever has to restore them if we are killed
-//! is told before, by [`super::TargetCode`].
+//! The bytes that are written to code, and how: patches over the program's, and code of ours. Whoever has to restore
+//! them if we are killed is told before, by [`super::TargetCode`].
 
 use crate::addr::Addr;
 use crate::arch::{INT3, PAGE_SIZE};
@@ -20,8 +20,9 @@ pub enum Threads {
     Stand,
 }
 
-/// Writes the original bytes wherever something of `patches`, in ascending order of address, stands. First where a byte of ours says that code
-/// of ours is to do nothing more; then over the jumps, of which no thread may see half; last over the int3s.
+/// Writes the original bytes wherever something of `patches`, in ascending order of address, stands. First where a byte
+/// of ours says that code of ours is to do nothing more; then over the jumps, of which no thread may see half; last
+/// over the int3s.
 ///
 /// # Errors
 /// The first; what can be written is.
@@ -50,8 +51,8 @@ pub fn write_originals<'p>(
     result
 }
 
-/// Writes the bytes of several patches, or what was under them, while threads may run through them. Between the steps all CPUs fetch their
-/// instructions anew: see [`synchronize`].
+/// Writes the bytes of several patches, or what was under them, while threads may run through them. Between the steps
+/// all CPUs fetch their instructions anew: see [`synchronize`].
 ///
 /// # Errors
 /// The first; what can be written is.
@@ -82,8 +83,8 @@ pub fn exchange_all(memory: &mut TargetMemory, all: &[(Addr, &[u8])], threads: T
     result
 }
 
-/// Waits until each CPU has gone through the kernel, and so fetches instructions anew: membarrier(2), MEMBARRIER_CMD_GLOBAL. Where the kernel has
-/// none, 20 ms, which is several of its ticks.
+/// Waits until each CPU has gone through the kernel, and so fetches instructions anew: membarrier(2),
+/// MEMBARRIER_CMD_GLOBAL. Where the kernel has none, 20 ms, which is several of its ticks.
 fn synchronize() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
     // SAFETY: the call touches no memory of ours.
@@ -92,8 +93,8 @@ fn synchronize() {
     }
 }
 
-/// Gives a copy of an address space with `patches` its original bytes back: the memory of a forked child that is stopped and has no
-/// other thread. It may have been made before some of them were taken out.
+/// Gives a copy of an address space with `patches` its original bytes back: the memory of a forked child that is
+/// stopped and has no other thread. It may have been made before some of them were taken out.
 ///
 /// # Errors
 /// The first; what can be written is.
@@ -129,7 +130,8 @@ pub fn write(memory: &mut TargetMemory, addr: Addr, bytes: &[u8]) -> Result<()> 
     memory.write_code(addr, bytes)
 }
 
-/// Writes a word that is no code: a return address that goes back to a thread's stack, or what the thread was about to push there.
+/// Writes a word that is no code: a return address that goes back to a thread's stack, or what the thread was about to
+/// push there.
 ///
 /// # Errors
 /// Those of [`TargetMemory`]'s writes.

@@ -1,11 +1,12 @@
-//! A process whose heaptrace was killed together with its guardian: its code still holds our breakpoints, and pads, and nobody
-//! knows of them any more. What stands there is found by comparing the code with the files that it was mapped from.
+//! A process whose heaptrace was killed together with its guardian: its code still holds our breakpoints, and pads, and
+//! nobody knows of them any more. What stands there is found by comparing the code with the files that it was mapped
+//! from.
 //!
-//! An int3 that a file does not have may be a debugger's, or the program's own. It is taken for ours only if all of these hold:
-//! the code of a remote call or the handler for SIGTRAP, which no one else writes, stands in the slack of a module; nobody traces
-//! the process; the page is private and the file is proved by its headers, build id included; and a function begins there or a
-//! call returns there. A jump is ours if it leads to a region that begins as the jump engine's does: nobody else has one. Whatever else differs is left alone
-//! and counted.
+//! An int3 that a file does not have may be a debugger's, or the program's own. It is taken for ours only if all of
+//! these hold: the code of a remote call or the handler for SIGTRAP, which no one else writes, stands in the slack of a
+//! module; nobody traces the process; the page is private and the file is proved by its headers, build id included; and
+//! a function begins there or a call returns there. A jump is ours if it leads to a region that begins as the jump
+//! engine's does: nobody else has one. Whatever else differs is left alone and counted.
 //!
 //! The repair itself is the guardian's.
 
@@ -114,8 +115,8 @@ impl Orphan {
         self.unproved
     }
 
-    /// Gives the process its code back, as the guardian would have: breakpoints first, then the handler for SIGTRAP, then, once
-    /// every thread was seen outside of them, the pads.
+    /// Gives the process its code back, as the guardian would have: breakpoints first, then the handler for SIGTRAP,
+    /// then, once every thread was seen outside of them, the pads.
     fn repair(mut self) -> Repaired {
         self.space.restore();
         let mut known = BTreeSet::from([self.space.pid]);
@@ -262,8 +263,8 @@ impl Search {
         files::open_module(self.pid, self.tid, self.root.as_ref(), module, &mut accepts)
     }
 
-    /// Notes where a segment differs from its file: int3s in `placed`, with the byte of the file and whether a call returns there;
-    /// what stands in the slack as code.
+    /// Notes where a segment differs from its file: int3s in `placed`, with the byte of the file and whether a call
+    /// returns there; what stands in the slack as code.
     fn compare_segment(&mut self, segment: &Mapping, file: &File, placed: &mut BTreeMap<Addr, (u8, bool)>) {
         let slack = slack_of(segment, file);
         let mut jump: Option<Range<Addr>> = None;

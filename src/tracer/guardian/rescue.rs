@@ -210,8 +210,8 @@ impl Space {
         }
     }
 
-    /// Children that were forked at the last moment, and that heaptrace has not told of, hold a copy of our breakpoints: they
-    /// get their code back at once.
+    /// Children that were forked at the last moment, and that heaptrace has not told of, hold a copy of our
+    /// breakpoints: they get their code back at once.
     fn copies(&self, known: &mut BTreeSet<i32>) -> Vec<Self> {
         let mut copies = Vec::new();
         for pid in procfs::children(self.pid) {
@@ -229,7 +229,8 @@ impl Space {
         copies
     }
 
-    /// Whether a child has our patches where its parent has them, or is rid of them. Another program has something else there.
+    /// Whether a child has our patches where its parent has them, or is rid of them. Another program has something else
+    /// there.
     fn is_copy(&self) -> bool {
         self.written.patches.iter().all(|(addr, patch)| {
             let mut found = [0; LONGEST];
@@ -253,7 +254,8 @@ impl Space {
         found
     }
 
-    /// Waits until every thread was seen outside our code, into which no way leads any more. False if that can't be told.
+    /// Waits until every thread was seen outside our code, into which no way leads any more. False if that can't be
+    /// told.
     fn await_threads_outside(&self) -> bool {
         let mut clear = BTreeSet::new();
         let deadline = Instant::now() + PATIENCE;
@@ -291,8 +293,8 @@ impl Space {
         if matches!(procfs::state(process, tid), None | Some(b'Z' | b'X')) {
             return Look::Clear;
         }
-        // The kernel has not finished with heaptrace yet: the thread may be about to get the signal of a trap that it has been
-        // moved past.
+        // The kernel has not finished with heaptrace yet: the thread may be about to get the signal of a trap that it
+        // has been moved past.
         if procfs::tracer_of(tid).is_some_and(|tracer| tracer != 0 && tracer != control::thread_id()) {
             return Look::Again;
         }
@@ -370,8 +372,8 @@ impl Space {
         Ok(())
     }
 
-    /// Lets threads go that have stopped after they were no longer waited for: those that came too late, and one that has got its
-    /// leader's id by exec. Takes the ends of those that have ended.
+    /// Lets threads go that have stopped after they were no longer waited for: those that came too late, and one that
+    /// has got its leader's id by exec. Takes the ends of those that have ended.
     fn let_strays_go(&self) {
         while let Ok(Waited::Task(_, status, stopped)) = ptrace::wait(false) {
             // It may have been killed.

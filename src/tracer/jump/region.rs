@@ -44,16 +44,16 @@ pub enum SetUpError {
 }
 
 impl SetUpError {
-    /// Whether the thread can still take back what was made. One that is ending, or has stopped for something else, can't: of that the error tells, and that of a
-    /// further call would take its place.
+    /// Whether the thread can still take back what was made. One that is ending, or has stopped for something else,
+    /// can't: of that the error tells, and that of a further call would take its place.
     const fn leaves_a_caller(&self) -> bool {
         !matches!(self, Self::Tracer(error) if error.is_out_of_reach())
     }
 }
 
 impl Region {
-    /// Makes both mappings by a stopped thread: the code region at `code`, the shared one at `shared`, where nothing is mapped. What was made is
-    /// taken back if something fails.
+    /// Makes both mappings by a stopped thread: the code region at `code`, the shared one at `shared`, where nothing is
+    /// mapped. What was made is taken back if something fails.
     ///
     /// # Errors
     /// [`SetUpError`].
@@ -101,7 +101,8 @@ impl Region {
         let (start, size) = (shared.0, SHARED_SIZE);
         let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
-        // A process that locks what it maps (mlockall(2), MCL_FUTURE) would have all of it allocated at once, but for memory that nobody may access.
+        // A process that locks what it maps (mlockall(2), MCL_FUTURE) would have all of it allocated at once, but for
+        // memory that nobody may access.
         let locks = procfs::status_number(pid, "VmLck").is_some_and(|kib| kib > 0);
         let at_first = if locks { libc::PROT_NONE as u64 } else { access };
         call(caller, "mmap", libc::SYS_mmap, [start, size, at_first, flags, fd, 0])?;
@@ -149,8 +150,8 @@ pub fn unmap(caller: &mut Caller<'_>, addr: Addr, size: u64) -> Result<bool> {
     Ok(is_gone)
 }
 
-/// Lets the thread put memory that nobody may access in the place of a part of what a heaptrace has mapped. Returns whether
-/// it is there: the kernel may refuse, and what was mapped stays.
+/// Lets the thread put memory that nobody may access in the place of a part of what a heaptrace has mapped. Returns
+/// whether it is there: the kernel may refuse, and what was mapped stays.
 ///
 /// # Errors
 /// Those of [`Caller::call`].
@@ -241,8 +242,9 @@ impl SharedMapping {
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, start, len) };
     }
 
-    /// Has the kernel allocate what is not there yet of these bytes, for us: who touches a page first has it counted to the memory of its control group, and
-    /// that of the process may have a limit. Where there is no memory for it, the process tries when it comes there.
+    /// Has the kernel allocate what is not there yet of these bytes, for us: who touches a page first has it counted to
+    /// the memory of its control group, and that of the process may have a limit. Where there is no memory for it, the
+    /// process tries when it comes there.
     pub fn allocate(&self, offset: u64, len: u64) {
         if !lies_inside(offset, len) {
             return;
@@ -307,8 +309,8 @@ impl Shared for SharedMapping {
     fn copy_out(&self, offset: u64, to: &mut [u8]) -> bool {
         let is_inside = lies_inside(offset, to.len() as u64);
         if is_inside {
-            // SAFETY: both lie where they are said to, and apart. The program may write meanwhile: whatever is copied is looked at as bytes of a
-            // stranger.
+            // SAFETY: both lie where they are said to, and apart. The program may write meanwhile: whatever is copied
+            // is looked at as bytes of a stranger.
             unsafe { std::ptr::copy(self.start.add(offset as usize).cast_const(), to.as_mut_ptr(), to.len()) };
         }
         is_inside

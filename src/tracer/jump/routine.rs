@@ -232,6 +232,7 @@ labels!(
 /// The routine's bytes, as they are copied to the beginning of a code region.
 pub fn bytes() -> &'static [u8] {
     let begin = &raw const heaptrace_jump_begin;
-    // SAFETY: both labels lie in one section of our own image, which is mapped for reading as long as we live and never written.
+    // SAFETY: both labels lie in one section of our own image, which is mapped for reading as long as we live and never
+    // written.
     unsafe { std::slice::from_raw_parts(begin, code().end as usize) }
 }

@@ -1,7 +1,8 @@
-//! For tests: a process that holds the routine, stubs, made-up functions and a stack, and does nothing but what it is told.
+//! For tests: a process that holds the routine, stubs, made-up functions and a stack, and does nothing but what it is
+//! told.
 //!
-//! All of its memory is shared with the test, at the same addresses, so that the test reads and writes it directly. Its registers are set by
-//! ptrace, and it runs to the next int3 or for one instruction.
+//! All of its memory is shared with the test, at the same addresses, so that the test reads and writes it directly. Its
+//! registers are set by ptrace, and it runs to the next int3 or for one instruction.
 
 use super::routine;
 use crate::addr::Addr;
@@ -110,7 +111,8 @@ impl Lab {
     }
 
     fn body(&self, function: u16) -> Vec<u8> {
-        // mov rcx, 1; mov rdx, 2; mov rsi, 3; mov rdi, 4; mov r8d, 5; mov r9d, 6; mov r10d, 7; mov r11d, 8; mov eax, 0x4000 + n; ret
+        // mov rcx, 1; mov rdx, 2; mov rsi, 3; mov rdi, 4; mov r8d, 5; mov r9d, 6; mov r10d, 7; mov r11d, 8; mov eax,
+        // 0x4000 + n; ret
         let mut bytes = match function {
             MEMALIGN => vec![0xb9, 0x77, 0x77, 0, 0, 0x48, 0x89, 0x0f, 0x89, 0xf0, 0xc3],
             TAIL => near(0xe9, self.original(function).0, self.entry(MALLOC).0),
@@ -186,7 +188,8 @@ impl Lab {
         u64::from_le_bytes(self.read_bytes(at - self.base(), 8).try_into().unwrap())
     }
 
-    /// The state of the shared region that a new thread finds: cell 0, an empty ring, no frames. What stacks are known stays.
+    /// The state of the shared region that a new thread finds: cell 0, an empty ring, no frames. What stacks are known
+    /// stays.
     pub fn reset(&self) {
         self.poke(self.base() + STATE_ACTIVE, Active::Record as u64);
         self.poke(self.base() + STATE_SHARED, self.base() + SHARED);

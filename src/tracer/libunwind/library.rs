@@ -12,7 +12,8 @@ const READER: &CStr = c"libunwind-ptrace.so.0";
 /// The number of the instruction pointer (`UNW_X86_64_RIP` of libunwind-x86_64.h).
 pub(super) const RIP: c_int = 16;
 
-/// `unw_cursor_t`: where a walk is. Its size is part of the binary interface (`UNW_TDEP_CURSOR_LEN` of libunwind-x86_64.h).
+/// `unw_cursor_t`: where a walk is. Its size is part of the binary interface (`UNW_TDEP_CURSOR_LEN` of
+/// libunwind-x86_64.h).
 #[repr(C)]
 pub(super) struct Cursor([u64; 127]);
 
@@ -22,8 +23,8 @@ impl Cursor {
     }
 }
 
-/// What heaptrace needs of both libraries, as libunwind-common.h and libunwind-ptrace.h declare it. Address spaces and states of threads
-/// are opaque.
+/// What heaptrace needs of both libraries, as libunwind-common.h and libunwind-ptrace.h declare it. Address spaces and
+/// states of threads are opaque.
 pub(super) struct Functions {
     pub(super) create_addr_space: unsafe extern "C" fn(accessors: *mut c_void, byte_order: c_int) -> *mut c_void,
     pub(super) destroy_addr_space: unsafe extern "C" fn(space: *mut c_void),
@@ -49,8 +50,9 @@ impl Functions {
                 remedy: "Use one that is linked dynamically",
             });
         }
-        // For all to see: Debian's libunwind-ptrace.so.0 takes functions from this library and from liblzma, which comes with it, and names
-        // neither as needed. That shows the `_Unwind_…` of libunwind.so.8, too, but behind those of libgcc, which has been here from the start.
+        // For all to see: Debian's libunwind-ptrace.so.0 takes functions from this library and from liblzma, which
+        // comes with it, and names neither as needed. That shows the `_Unwind_…` of libunwind.so.8, too, but behind
+        // those of libgcc, which has been here from the start.
         let unwinder = Library::open(UNWINDER, libc::RTLD_GLOBAL)?;
         // SAFETY: the fields have the types that libunwind-common.h declares.
         let functions = unsafe {
@@ -95,8 +97,8 @@ impl Library {
     /// # Errors
     /// If it is not there, or is no library, or lacks something that it needs itself.
     fn open(name: &'static CStr, visibility: c_int) -> Result<Self> {
-        // SAFETY: `name` is a C string. What runs of the library at this moment are the functions by which libunwind and liblzma
-        // prepare themselves, which need nothing of this program.
+        // SAFETY: `name` is a C string. What runs of the library at this moment are the functions by which libunwind
+        // and liblzma prepare themselves, which need nothing of this program.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | visibility) };
         match NonNull::new(handle) {
             Some(handle) => Ok(Self { name, handle }),
@@ -151,8 +153,8 @@ mod tests {
 
     /// The file that a name of this program's leads to.
     fn file_of(name: &CStr) -> String {
-        // SAFETY: `name` is a C string; the address that dlsym gives is one of a loaded object, whose name dladdr gives as a C
-        // string that lasts as long as the object.
+        // SAFETY: `name` is a C string; the address that dlsym gives is one of a loaded object, whose name dladdr gives
+        // as a C string that lasts as long as the object.
         unsafe {
             let address = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
             let mut info: libc::Dl_info = std::mem::zeroed();
@@ -171,7 +173,8 @@ mod tests {
         assert!(text.contains("Debian's package is libunwind8"), "{text}");
     }
 
-    /// With them comes libunwind.so.8, which has the names of libgcc's by which this program itself unwinds: at a panic.
+    /// With them comes libunwind.so.8, which has the names of libgcc's by which this program itself unwinds: at a
+    /// panic.
     #[test]
     fn panics_are_still_unwound_by_libgcc() {
         Functions::load().unwrap();

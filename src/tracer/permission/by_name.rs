@@ -69,8 +69,8 @@ impl Instance {
     }
 }
 
-/// The process whose executable's basename, or whose argv\[0\]'s basename, is `name`. Not by the kernel's short name, which
-/// ends after 15 characters and which threads change at will.
+/// The process whose executable's basename, or whose argv\[0\]'s basename, is `name`. Not by the kernel's short name,
+/// which ends after 15 characters and which threads change at will.
 ///
 /// # Errors
 /// [`ByNameError`] unless exactly one process other than ourselves matches.
@@ -90,9 +90,9 @@ pub fn all_processes() -> Result<Vec<i32>, ByNameError> {
     Ok(pids)
 }
 
-/// Process `pid`, if it is an instance of the program `name` that nobody traces. The copy of itself that an instance makes by
-/// fork is none: a worker belongs to the one that it was forked from while that lives, and most copies are about to
-/// become another program.
+/// Process `pid`, if it is an instance of the program `name` that nobody traces. The copy of itself that an instance
+/// makes by fork is none: a worker belongs to the one that it was forked from while that lives, and most copies are
+/// about to become another program.
 pub fn instance(name: &str, pid: i32) -> Option<Instance> {
     let is_named = |pid| Candidate::read(pid).is_named(name);
     let instance = Instance { started: procfs::start_time(pid)?, pid };
@@ -238,7 +238,8 @@ mod tests {
         let name = format!("heaptrace-instance-{}", std::process::id());
         let path = folder.join(&name);
         std::fs::copy("/bin/sh", &path).unwrap();
-        // The subshell is a copy, as it must live on to say its second word. Its standard input is the parent's second one.
+        // The subshell is a copy, as it must live on to say its second word. Its standard input is the parent's second
+        // one.
         let script = "exec 3<&0; (echo x; read line <&3; echo y) & exec 0<&-; read line <&4; exit 0";
         let (reader, writer) = std::io::pipe().unwrap();
         let mut command = Command::new(&path);

@@ -1,8 +1,9 @@
 //! The code of a remote call: one system call, and behind it the way back.
 //!
-//! As long as heaptrace is there it stops the thread right behind the call, and the rest never runs. If heaptrace is killed,
-//! the thread goes on by itself: it gives itself its signal mask and its registers back and goes on where it was. It needs no
-//! stack for that, and leaves flags and floating-point state alone, as no instruction in it changes them.
+//! As long as heaptrace is there it stops the thread right behind the call, and the rest never runs. If heaptrace is
+//! killed, the thread goes on by itself: it gives itself its signal mask and its registers back and goes on where it
+//! was. It needs no stack for that, and leaves flags and floating-point state alone, as no instruction in it changes
+//! them.
 
 use crate::arch::{Regs, reg};
 

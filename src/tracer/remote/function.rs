@@ -1,8 +1,9 @@
 //! A function of the target, called by one of its own threads on our behalf, as a signal would call its handler.
 //!
-//! The thread's registers lie on its stack in the form of a signal frame (arch/x86/include/asm/sigframe.h), and the function returns to the C library's own way out
-//! of signal handlers, rt_sigreturn(2). As long as heaptrace is there the thread stops at that system call, makes none, and gets its registers back from us. If
-//! heaptrace is killed, the thread goes on by itself, as after a signal that it had a handler for.
+//! The thread's registers lie on its stack in the form of a signal frame (arch/x86/include/asm/sigframe.h), and the
+//! function returns to the C library's own way out of signal handlers, rt_sigreturn(2). As long as heaptrace is there
+//! the thread stops at that system call, makes none, and gets its registers back from us. If heaptrace is killed, the
+//! thread goes on by itself, as after a signal that it had a handler for.
 
 use crate::addr::Addr;
 use crate::maps::Mapping;
@@ -38,7 +39,8 @@ const UC_FLAGS: u64 = 7;
 /// No flags of an alternate stack: rt_sigreturn(2) then leaves the thread's own as it is.
 const NO_ALTERNATE_STACK: u64 = 0x7fff_ffff;
 
-/// Where the kernel says in an XSAVE area on the stack what is in it (`struct _fpx_sw_bytes`), and by which words it knows it.
+/// Where the kernel says in an XSAVE area on the stack what is in it (`struct _fpx_sw_bytes`), and by which words it
+/// knows it.
 const SOFTWARE_BYTES: usize = 464;
 const MAGIC_1: u32 = 0x4650_5853;
 const MAGIC_2: u32 = 0x4650_5845;
@@ -70,7 +72,8 @@ pub fn has_room(resume: &RawRegs, mappings: &[Mapping]) -> bool {
 
 /// Lets a stopped thread call a function, without signals meanwhile. Then it stands with the registers `resume`.
 ///
-/// `restorer`: where [`RESTORER`] stands in the target. `child`: becomes what the call has made, a process or thread, which is traced, if it has made one.
+/// `restorer`: where [`RESTORER`] stands in the target. `child`: becomes what the call has made, a process or thread,
+/// which is traced, if it has made one.
 ///
 /// # Errors
 /// [`TracerError::Filtered`] if a thread of the process filters its system calls: functions make some, too. Any failure
@@ -129,14 +132,15 @@ impl Back<'_> {
         thread.set_signal_mask(self.mask)?;
         thread.set_extended_state(self.state)?;
         let mut resume = *self.resume;
-        // A thread that was stopped when it had just made a system call, or had just been made by one, still has its number. It stands before a call now, which the kernel would
-        // take for that one: it would be made twice.
+        // A thread that was stopped when it had just made a system call, or had just been made by one, still has its
+        // number. It stands before a call now, which the kernel would take for that one: it would be made twice.
         resume.0.orig_rax = u64::MAX;
         thread.set_registers(&resume)
     }
 }
 
-/// Lets the thread run until it would go back by rt_sigreturn with this stack pointer, and gives it back what it had instead.
+/// Lets the thread run until it would go back by rt_sigreturn with this stack pointer, and gives it back what it had
+/// instead.
 fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>) -> Result<()> {
     let tid = thread.tid();
     let began = Instant::now();
@@ -166,7 +170,8 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
             }
             WaitStatus::EventStop | WaitStatus::GroupStop(_) => {}
             WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
-                // The kernel will write the call's answer over whatever registers are given here: after a failure the thread goes on by itself.
+                // The kernel will write the call's answer over whatever registers are given here: after a failure the
+                // thread goes on by itself.
                 let on = thread.event_message().and_then(|message| {
                     *child = i32::try_from(message).ok();
                     child.iter().for_each(|child| injection::at_child(tid, *child));

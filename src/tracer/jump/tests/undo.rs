@@ -1,5 +1,5 @@
-//! The routine, stopped at each of its instructions: undo sets the thread to where it would be without us, and the call is recorded once; and a
-//! signal handler that makes calls of its own there does no harm.
+//! The routine, stopped at each of its instructions: undo sets the thread to where it would be without us, and the call
+//! is recorded once; and a signal handler that makes calls of its own there does no harm.
 
 use crate::addr::{Addr, ModuleId};
 use crate::arch::{Regs, reg};
@@ -78,7 +78,8 @@ impl Bench {
         regs
     }
 
-    /// To the landing. The tracer lets the thread go on at each int3, as if it were a nop; where its ring is full, it drains.
+    /// To the landing. The tracer lets the thread go on at each int3, as if it were a nop; where its ring is full, it
+    /// drains.
     fn finish(&self) -> Regs {
         for _ in 0..50 {
             let met = self.puppet.run();
@@ -135,7 +136,8 @@ impl Bench {
         (lab.word(COPY_BITS), lab.half(cell_at(0) + CELL_DEPTH), lab.half(cell_at(1) + CELL_DEPTH))
     }
 
-    /// Calls that were counted and not recorded, and their bytes; what is left, if nothing was picked; and which blocks are picked ones.
+    /// Calls that were counted and not recorded, and their bytes; what is left, if nothing was picked; and which blocks
+    /// are picked ones.
     fn counts(&self) -> ([u64; 3], Vec<u64>) {
         let lab = &self.puppet.lab;
         let [calls, bytes, left] = [CELL_CALLS, CELL_BYTES, CELL_LEFT].map(|at| lab.word(cell_at(0) + at));
@@ -327,7 +329,8 @@ fn publish_rules(lab: &Lab, known: &[(u64, Onward)]) {
     known.iter().for_each(|(ra, onward)| rules.publish(lab, *ra, ModuleId(1), *onward));
 }
 
-/// No stack can be found, but the rules of the frames are known: also that of the outer function, above which our own return address lies.
+/// No stack can be found, but the rules of the frames are known: also that of the outer function, above which our own
+/// return address lies.
 fn within_listed(lab: &Lab, regs: &mut Regs) {
     unknown_caller(lab, regs);
     nested(lab, OUTER, MALLOC, Nested::Own);
