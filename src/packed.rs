@@ -4,6 +4,7 @@
 //! A row begins with one bit for each of its numbers: whether it is not zero. Those that are not follow. Bits and numbers
 //! are written as LEB128: seven bits a byte, the lowest first, with the top bit set in all bytes but the last.
 
+use rustc_hash::FxHashMap;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -132,15 +133,8 @@ impl<R: Row<N>, const N: usize> Packed<R, N> {
     }
 
     /// All rows, in order.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = R> {
-        let mut pieces = self.pieces.iter();
-        let mut bytes: &[u8] = &[];
-        (0..self.len).map(move |_| {
-            if bytes.is_empty() {
-                bytes = pieces.next().map_or(&[], Vec::as_slice);
-            }
-            read_row(&mut bytes)
-        })
+    pub fn iter(&self) -> Rows<'_, R, N> {
+        Rows { pieces: self.pieces.iter(), bytes: &[], left: self.len, rows: PhantomData }
     }
 
     /// All rows, in order; the memory of those that were read is given back meanwhile.
@@ -156,6 +150,109 @@ impl<R: Row<N>, const N: usize> Packed<R, N> {
             at = piece.len() - bytes.len();
             row
         })
+    }
+}
+
+/// The rows of a table, in order.
+#[derive(Debug)]
+pub struct Rows<'a, R, const N: usize> {
+    pieces: std::slice::Iter<'a, Vec<u8>>,
+    /// The rest of the present piece.
+    bytes: &'a [u8],
+    left: usize,
+    rows: PhantomData<R>,
+}
+
+impl<R: Row<N>, const N: usize> Iterator for Rows<'_, R, N> {
+    type Item = R;
+
+    fn next(&mut self) -> Option<R> {
+        self.left = self.left.checked_sub(1)?;
+        if self.bytes.is_empty() {
+            self.bytes = self.pieces.next().map_or(&[], Vec::as_slice);
+        }
+        Some(read_row(&mut self.bytes))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl<R: Row<N>, const N: usize> ExactSizeIterator for Rows<'_, R, N> {}
+
+impl<'a, R: Row<N>, const N: usize> IntoIterator for &'a Packed<R, N> {
+    type Item = R;
+    type IntoIter = Rows<'a, R, N>;
+
+    fn into_iter(self) -> Rows<'a, R, N> {
+        self.iter()
+    }
+}
+
+/// A table that is being made, of whose rows some are changed after they were added. Those lie apart until they are many.
+pub struct Growing<R, const N: usize> {
+    rows: Packed<R, N>,
+    changed: FxHashMap<u32, R>,
+}
+
+impl<R, const N: usize> fmt::Debug for Growing<R, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Growing").field("len", &self.rows.len).finish_non_exhaustive()
+    }
+}
+
+impl<R, const N: usize> Default for Growing<R, N> {
+    fn default() -> Self {
+        Self { rows: Packed::default(), changed: FxHashMap::default() }
+    }
+}
+
+impl<R: Row<N> + Clone, const N: usize> Growing<R, N> {
+    /// So many rows lie apart at least before they are packed, and this part of all.
+    const APART: usize = 1 << 14;
+    const PART: usize = 8;
+
+    /// How many rows there are.
+    pub const fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Adds a row at the end.
+    pub fn push(&mut self, row: &R) {
+        self.rows.push(row);
+    }
+
+    /// The row with this number.
+    pub fn get(&self, index: usize) -> Option<R> {
+        self.changed.get(&(index as u32)).cloned().or_else(|| self.rows.get(index))
+    }
+
+    /// Changes the row with this number, if there is one.
+    pub fn change(&mut self, index: usize, change: impl FnOnce(&mut R)) {
+        if let Some(row) = self.changed.get_mut(&(index as u32)) {
+            change(row);
+        } else if let Some(mut row) = self.rows.get(index) {
+            change(&mut row);
+            self.changed.insert(index as u32, row);
+            if self.changed.len() >= Self::APART.max(self.rows.len() / Self::PART) {
+                self.pack();
+            }
+        }
+    }
+
+    fn pack(&mut self) {
+        let mut changed = std::mem::take(&mut self.changed);
+        if !changed.is_empty() {
+            let rows = (0..).zip(std::mem::take(&mut self.rows).into_rows());
+            self.rows = rows.map(|(number, row)| changed.remove(&number).unwrap_or(row)).collect();
+        }
+    }
+
+    /// The table.
+    pub fn finish(mut self) -> Packed<R, N> {
+        self.pack();
+        self.rows
     }
 }
 
@@ -272,6 +369,25 @@ mod tests {
             prop_assert!((0..=rows.len()).all(|at| packed.get(at).as_ref() == rows.get(at)));
             prop_assert!(packed.into_rows().eq(rows));
         }
+    }
+
+    #[test]
+    fn changes_are_packed_as_they_become_many() {
+        let mut growing: Growing<Three, 3> = Growing::default();
+        let mut plain = Vec::new();
+        for n in 0..60_000_u64 {
+            let row = Three([n, 0, 1]);
+            growing.push(&row);
+            plain.push(row);
+            let at = (n * n % (n + 1)) as usize;
+            growing.change(at, |row| row.0[1] += n);
+            plain[at].0[1] += n;
+            assert_eq!(growing.get(at).as_ref(), plain.get(at));
+            assert!(growing.changed.len() < Growing::<Three, 3>::APART);
+        }
+        growing.change(60_000, |_| panic!("there is no such row"));
+        assert_eq!((growing.len(), growing.get(60_000)), (plain.len(), None));
+        assert!(growing.finish().iter().eq(plain));
     }
 
     #[test]

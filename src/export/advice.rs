@@ -107,7 +107,7 @@ fn figures<'a>(view: &'a View<'_>) -> impl Iterator<Item = SiteFigures> + use<'a
             freed_elsewhere: site.freed_elsewhere,
             lifetime_ns: knows_lifetimes.then_some(site.lifetime_ns),
             growth: growths.of(at).fold(Growth::default(), Growth::plus),
-            capacity: view.capacity_of(site),
+            capacity: view.capacity_of(&site),
             stranded: stranded.of(at).collect(),
             sizes_at_peak,
         }

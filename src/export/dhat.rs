@@ -78,17 +78,17 @@ fn dhat(view: &View<'_>) -> Dhat {
     let mut pps: Vec<Point> = Vec::new();
     // the viewer takes a second point of the same frames for damage
     let mut known: FxHashMap<Vec<u32>, usize> = FxHashMap::default();
-    let has_amounts = |site: &&StackTotals| {
+    let has_amounts = |site: &StackTotals| {
         [site.allocated, site.live, site.at_peak].iter().any(|amount| *amount != Amount::default())
     };
     for site in view.sites().iter().filter(has_amounts) {
         let fs: Vec<u32> = view.frames(site.stack).map(|frame| frames.index_of(&frame)).collect();
         let place = *known.entry(fs.clone()).or_insert(pps.len());
         match pps.get_mut(place) {
-            Some(point) => point.add(site),
+            Some(point) => point.add(&site),
             None => {
                 let mut point = Point { tb: 0, tbk: 0, mb: 0, mbk: 0, gb: 0, gbk: 0, eb: 0, ebk: 0, fs };
-                point.add(site);
+                point.add(&site);
                 pps.push(point);
             }
         }

@@ -42,9 +42,13 @@ pub(super) fn frames<'a>(view: &'a View<'a>) -> FrameTable<'a> {
     table(view, &sites(view))
 }
 
-fn table<'a>(view: &'a View<'a>, sites: &[&StackTotals]) -> FrameTable<'a> {
+fn table<'a>(view: &'a View<'a>, sites: &[u32]) -> FrameTable<'a> {
     let mut table = FrameTable::new(view);
-    let stacks = sites.iter().map(|site| site.stack).chain(judged::stacks(view.profile));
+    let stacks = sites
+        .iter()
+        .filter_map(|at| view.sites().get(*at as usize))
+        .map(|site| site.stack)
+        .chain(judged::stacks(view.profile));
     stacks.for_each(|stack| table.enter(stack));
     table
 }
@@ -168,12 +172,14 @@ struct ReportProcess<'a> {
 struct Sites<'a> {
     table: &'a FrameTable<'a>,
     view: &'a View<'a>,
-    sites: &'a [&'a StackTotals],
+    /// Indices into the view's.
+    sites: &'a [u32],
 }
 
 impl Serialize for Sites<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.sites.iter().map(|site| report_site(self.view, self.table, site)))
+        let sites = self.sites.iter().filter_map(|at| self.view.sites().get(*at as usize));
+        serializer.collect_seq(sites.map(|site| report_site(self.view, self.table, &site)))
     }
 }
 
@@ -253,7 +259,7 @@ fn report_process(row: &ProcessRow) -> ReportProcess<'_> {
     }
 }
 
-fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [&'a StackTotals]) -> Report<'a> {
+fn report<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>, sites: &'a [u32]) -> Report<'a> {
     let profile = view.profile;
     let meta = &profile.meta;
     let cost = profile.cost;
@@ -339,13 +345,13 @@ fn modules<'a>(view: &View<'a>) -> Vec<Module<'a>> {
     modules.collect()
 }
 
-/// The sites, those with most live bytes first, then by the peak, then by all allocated bytes.
-fn sites<'a>(view: &'a View<'_>) -> Vec<&'a StackTotals> {
-    let mut sites: Vec<&StackTotals> = view.sites().iter().collect();
-    sites.sort_by_cached_key(|site| {
-        (Reverse((site.live.bytes, site.at_peak.bytes, site.allocated.bytes)), view.id_of(site))
-    });
-    sites
+/// Indices of the sites, those with most live bytes first, then by the peak, then by all allocated bytes.
+fn sites(view: &View<'_>) -> Vec<u32> {
+    let key =
+        |site: StackTotals| (Reverse([site.live.bytes, site.at_peak.bytes, site.allocated.bytes]), view.id_of(&site));
+    let mut sites: Vec<_> = (0..).zip(view.sites()).map(|(at, site)| (key(site), at)).collect();
+    sites.sort_unstable();
+    sites.into_iter().map(|(_, at)| at).collect()
 }
 
 fn report_shares<'a>(view: &View<'a>, site: &StackTotals) -> Vec<ReportShare<'a>> {

@@ -33,7 +33,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
     let (mut whole, mut without_lines, mut in_python) = (0u64, 0u64, 0u64);
     let mut seen: FxHashMap<Option<usize>, Seen> = FxHashMap::default();
     for site in view.sites() {
-        let weight = weight(view, site);
+        let weight = weight(view, &site);
         whole = whole.saturating_add(weight);
         if is_named_main_without_line(view, site.stack) {
             without_lines = without_lines.saturating_add(weight);

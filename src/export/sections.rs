@@ -4,7 +4,7 @@ use super::rows::{RowFrame, Rows, frame_lines, shared_text};
 use super::saved;
 use super::table::{self, Column, Figures};
 use super::text::{self, Paint, duration, grouped, human_bytes, percent, plural, printable, right, short_name, wrap};
-use super::view::{StackTotals, UNKNOWN_STACK, View, end_text};
+use super::view::{SiteTotals, StackTotals, UNKNOWN_STACK, View, end_text};
 use crate::profile::build::BEFORE_ATTACH;
 use crate::profile::saved::Writer;
 use crate::profile::value::Value;
@@ -274,7 +274,7 @@ pub(crate) fn stacks_by(out: &mut String, layout: Layout, view: &View<'_>, value
 }
 
 /// Where little is left, as in most programs that end well: where most was allocated, and what was freed at once.
-fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTotals], top: usize) {
+fn throughput(out: &mut String, layout: Layout, view: &View<'_>, sites: &SiteTotals, top: usize) {
     let totals = &view.profile.totals;
     if totals.live_bytes.saturating_mul(LITTLE) > totals.bytes_allocated {
         return;
@@ -301,9 +301,9 @@ fn mean(amount: Amount) -> u64 {
 
 /// The largest of many sites, and how many there are.
 #[derive(Debug)]
-pub(crate) struct Largest<'a> {
+pub(crate) struct Largest {
     /// As many as are shown, the largest first.
-    pub shown: Vec<&'a StackTotals>,
+    pub shown: Vec<StackTotals>,
     /// How many sites there are in all.
     pub count: usize,
     /// The bytes of all; where they are ranked by number, the blocks.
@@ -312,9 +312,9 @@ pub(crate) struct Largest<'a> {
     pub by_blocks: bool,
 }
 
-impl<'a> Largest<'a> {
+impl Largest {
     /// The sites with an amount, the first `top` of them by its bytes.
-    pub(crate) fn by_bytes(sites: &'a [StackTotals], top: usize, amount: impl Fn(&StackTotals) -> Amount) -> Self {
+    pub(crate) fn by_bytes(sites: &SiteTotals, top: usize, amount: impl Fn(&StackTotals) -> Amount) -> Self {
         let with_amount = sites.iter().filter(|site| amount(site) != Amount::default());
         let rank = |site: &StackTotals| (Reverse((amount(site).bytes, amount(site).objects)), site.stack);
         Self::of(with_amount, top, |site| amount(site).bytes, rank)
@@ -322,7 +322,7 @@ impl<'a> Largest<'a> {
 
     /// The first `top` of the sites by `rank`, which no two of them share.
     pub(crate) fn of<K: Ord>(
-        sites: impl Iterator<Item = &'a StackTotals>,
+        sites: impl Iterator<Item = StackTotals>,
         top: usize,
         amount: impl Fn(&StackTotals) -> u64,
         rank: impl Fn(&StackTotals) -> K,
@@ -330,13 +330,13 @@ impl<'a> Largest<'a> {
         let mut largest = Self { shown: Vec::new(), count: 0, whole: 0, by_blocks: false };
         // of a million sites few are shown: what can't be among them is dropped now and then
         let room = top.saturating_mul(2).max(KEPT);
-        let keep = |shown: &mut Vec<&'a StackTotals>| {
-            shown.sort_unstable_by_key(|site| rank(site));
+        let keep = |shown: &mut Vec<StackTotals>| {
+            shown.sort_unstable_by_key(&rank);
             shown.truncate(top);
         };
         for site in sites {
             largest.count += 1;
-            largest.whole = largest.whole.saturating_add(amount(site));
+            largest.whole = largest.whole.saturating_add(amount(&site));
             largest.shown.push(site);
             if largest.shown.len() >= room {
                 keep(&mut largest.shown);
@@ -353,7 +353,7 @@ pub(crate) fn stack_table(
     layout: Layout,
     view: &View<'_>,
     title: &str,
-    sites: &Largest<'_>,
+    sites: &Largest,
     amount: impl Fn(&StackTotals) -> Amount,
 ) {
     let Largest { shown, count, whole, by_blocks } = sites;

@@ -9,7 +9,7 @@ use super::names;
 use super::processes;
 use super::sections::{self, Largest, Layout};
 use super::text::{self, Paint, basename, grouped, human_bytes, percent, printable, right, short_name};
-use super::view::{NamedFrame, StackTotals, TRUNCATED_STACK, View};
+use super::view::{NamedFrame, SiteTotals, StackTotals, TRUNCATED_STACK, View};
 use crate::profile::value::Value;
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -76,7 +76,7 @@ fn started(view: &View<'_>) -> String {
     humantime::format_rfc3339_seconds(view.profile.meta.process.started_at).to_string()
 }
 
-fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites: &[StackTotals], top: usize) {
+fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites: &SiteTotals, top: usize) {
     let Largest { shown, count, whole, .. } = Largest::by_bytes(sites, top, |site| site.of(value));
     let title = format!(
         "{}: {} in {}",
@@ -88,10 +88,10 @@ fn stacks(out: &mut String, layout: Layout, view: &View<'_>, value: Value, sites
     for site in shown {
         let amount = site.of(value);
         let share = percent(amount.bytes, whole);
-        let (blocks, id) = (text::plural(amount.objects, "block"), view.id_of(site));
-        let lived = if value == Value::Allocated { lifetime(view, site) } else { String::new() };
+        let (blocks, id) = (text::plural(amount.objects, "block"), view.id_of(&site));
+        let lived = if value == Value::Allocated { lifetime(view, &site) } else { String::new() };
         let _ = writeln!(out, "\n  {}, {share}, in {blocks}{lived}  [{id:016x}]", bytes(amount.bytes));
-        stack(out, view, site);
+        stack(out, view, &site);
     }
     rest(out, count, top);
 }
@@ -112,7 +112,7 @@ fn lifetime(view: &View<'_>, site: &StackTotals) -> String {
     }
 }
 
-fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTotals], top: usize) {
+fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &SiteTotals, top: usize) {
     let with_temporary = sites.iter().filter(|site| site.temporary > 0);
     let Largest { shown, count, whole, .. } =
         Largest::of(with_temporary, top, |site| site.temporary, |site| (Reverse(site.temporary), site.stack));
@@ -124,9 +124,9 @@ fn temporary(out: &mut String, layout: Layout, view: &View<'_>, sites: &[StackTo
     for site in shown {
         let share = percent(site.temporary, site.allocated.objects);
         let blocks = text::plural(site.temporary, "block");
-        let (lived, id) = (lifetime(view, site), view.id_of(site));
+        let (lived, id) = (lifetime(view, &site), view.id_of(&site));
         let _ = writeln!(out, "\n  {blocks}, {share} of those allocated here{lived}  [{id:016x}]");
-        stack(out, view, site);
+        stack(out, view, &site);
     }
     rest(out, count, top);
 }

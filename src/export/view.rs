@@ -2,6 +2,7 @@
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
 use super::telling::NameTraits;
+use crate::packed::{Growing, Packed, Row};
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
@@ -93,6 +94,56 @@ pub(crate) struct StackTotals {
     pub mixes_types: bool,
 }
 
+/// How many numbers a [`StackTotals`] has.
+const TOTALS: usize = 14;
+
+/// The sums of all sites, packed.
+pub(crate) type SiteTotals = Packed<StackTotals, TOTALS>;
+
+impl Row<TOTALS> for StackTotals {
+    fn numbers(&self) -> [u64; TOTALS] {
+        let Self { allocated, freed, live, at_peak, .. } = self;
+        [
+            self.stack as u64,
+            self.quality as u64,
+            u64::from(self.mixes_types),
+            allocated.objects,
+            allocated.bytes,
+            freed.objects,
+            freed.bytes,
+            live.objects,
+            live.bytes,
+            at_peak.objects,
+            at_peak.bytes,
+            self.temporary,
+            self.lifetime_ns,
+            self.freed_elsewhere,
+        ]
+    }
+
+    fn of_numbers(numbers: [u64; TOTALS]) -> Self {
+        let [stack, quality, mixes_types, rest @ ..] = numbers;
+        let [a, a_bytes, f, f_bytes, l, l_bytes, p, p_bytes, temporary, lifetime_ns, freed_elsewhere] = rest;
+        let amount = |objects, bytes| Amount { objects, bytes };
+        Self {
+            stack: stack as usize,
+            quality: match quality {
+                0 => Quality::Complete,
+                1 => Quality::Guessed,
+                _ => Quality::Truncated,
+            },
+            allocated: amount(a, a_bytes),
+            freed: amount(f, f_bytes),
+            live: amount(l, l_bytes),
+            at_peak: amount(p, p_bytes),
+            temporary,
+            lifetime_ns,
+            freed_elsewhere,
+            mixes_types: mixes_types != 0,
+        }
+    }
+}
+
 impl StackTotals {
     /// For how long the blocks lived that were freed, on average, in nanoseconds. None if none was.
     pub fn mean_lifetime_ns(&self) -> Option<u64> {
@@ -110,7 +161,7 @@ const NO_SITE: u32 = u32::MAX;
 
 #[derive(Debug)]
 struct Sites {
-    list: Vec<StackTotals>,
+    list: SiteTotals,
     /// Of each stack the index of its site; [`NO_SITE`]: it has none.
     of_stack: Vec<u32>,
     /// By the site's stack, of those of which it is known.
@@ -255,7 +306,7 @@ impl<'a> View<'a> {
     }
 
     /// The sites, in the order of their first sample. Samples that only freed what others allocated have none.
-    pub fn sites(&self) -> &[StackTotals] {
+    pub fn sites(&self) -> &SiteTotals {
         &self.sites.get_or_init(|| self.sum_up()).list
     }
 
@@ -274,7 +325,7 @@ impl<'a> View<'a> {
     fn sum_up(&self) -> Sites {
         let names = self.names();
         let mut known: Vec<u32> = vec![NO_SITE; self.profile.stacks.len()];
-        let mut sites: Vec<StackTotals> = Vec::new();
+        let mut sites: Growing<StackTotals, TOTALS> = Growing::default();
         // of each site, so that the table holds four bytes a site
         let mut hashes: Vec<u64> = Vec::new();
         let mut by_names: HashTable<u32> = HashTable::new();
@@ -304,18 +355,20 @@ impl<'a> View<'a> {
                 None => index_of(sample.stack) as usize,
             };
             let quality = self.quality(sample.stack);
-            if let Some(site) = sites.get_mut(index) {
-                site.quality = site.quality.max(quality);
-                add(&mut site.allocated, sample.allocated);
-                add(&mut site.freed, sample.freed);
-                add(&mut site.live, sample.live);
-                add(&mut site.at_peak, sample.at_peak);
-                site.temporary = site.temporary.saturating_add(sample.temporary);
-                site.lifetime_ns = site.lifetime_ns.saturating_add(sample.lifetime_ns);
-                site.freed_elsewhere = site.freed_elsewhere.saturating_add(sample.freed_elsewhere);
-                site.mixes_types |= self.object_type(site.stack) != self.object_type(sample.stack);
+            if index < sites.len() {
+                sites.change(index, |site| {
+                    site.quality = site.quality.max(quality);
+                    add(&mut site.allocated, sample.allocated);
+                    add(&mut site.freed, sample.freed);
+                    add(&mut site.live, sample.live);
+                    add(&mut site.at_peak, sample.at_peak);
+                    site.temporary = site.temporary.saturating_add(sample.temporary);
+                    site.lifetime_ns = site.lifetime_ns.saturating_add(sample.lifetime_ns);
+                    site.freed_elsewhere = site.freed_elsewhere.saturating_add(sample.freed_elsewhere);
+                    site.mixes_types |= self.object_type(site.stack) != self.object_type(sample.stack);
+                });
             } else {
-                sites.push(StackTotals {
+                sites.push(&StackTotals {
                     stack: sample.stack,
                     quality,
                     allocated: sample.allocated,
@@ -329,6 +382,7 @@ impl<'a> View<'a> {
                 });
             }
         }
+        let sites = sites.finish();
         let mut capacities: FxHashMap<usize, Capacity> = FxHashMap::default();
         for (stack, capacity) in &self.profile.capacities {
             let site = known.get(*stack).and_then(|at| sites.get(*at as usize));

@@ -209,6 +209,9 @@ impl Sites {
 
     /// The same, sorted.
     pub(super) fn table(&self, epoch: u64) -> SiteTable {
+        if self.stats(epoch).is_sorted_by_key(|site| site.order()) {
+            return self.stats(epoch).collect();
+        }
         let stats = |id: u32| self.stats_of(id, epoch);
         let stack = |id: u32| self.get(id).map_or(StackId::EMPTY, |site| site.stack);
         let mut order: Vec<(StackId, u32)> = (0..self.len()).map(|id| (stack(id), id)).collect();
@@ -222,6 +225,13 @@ impl Sites {
     /// The figures of one site.
     pub(super) fn stats_of(&self, id: u32, epoch: u64) -> Option<SiteStats> {
         self.get(id).map(|site| site.stats(epoch, id < self.inherited))
+    }
+
+    /// No site is asked for any more: what finds them by their keys is given back.
+    pub(super) fn end(&mut self) {
+        self.by_key = HashTable::new();
+        self.first = HashTable::new();
+        self.latest = Box::default();
     }
 
     /// The process is a copy of another one from now on: what was allocated before is that one's.

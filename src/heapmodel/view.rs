@@ -64,6 +64,11 @@ impl HeapModel {
         }
     }
 
+    /// There are no more events: gives back what only these need.
+    pub fn end(&mut self) {
+        self.sites.end();
+    }
+
     /// All figures now. Sites and errors are sorted; equal event streams give equal snapshots.
     pub fn snapshot(&self) -> Snapshot {
         let errors = self.errors.values().copied().collect();

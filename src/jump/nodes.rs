@@ -43,10 +43,33 @@ pub struct Nodes {
 #[derive(Clone, Copy, Default, Debug)]
 struct Published {
     parent: u32,
-    is_indexed: bool,
-    is_walked: bool,
-    depth: u32,
+    /// The depth, and [`INDEXED`] and [`WALKED`].
+    depth_and_flags: u32,
     ra: u64,
+}
+
+const _: () = assert!(size_of::<Published>() == 16);
+
+const INDEXED: u32 = 1 << 31;
+const WALKED: u32 = 1 << 30;
+
+impl Published {
+    fn new(parent: u32, ra: u64, depth: u32, is_indexed: bool, is_walked: bool) -> Self {
+        let flags = if is_indexed { INDEXED } else { 0 } | if is_walked { WALKED } else { 0 };
+        Self { parent, depth_and_flags: depth & !(INDEXED | WALKED) | flags, ra }
+    }
+
+    const fn depth(self) -> u32 {
+        self.depth_and_flags & !(INDEXED | WALKED)
+    }
+
+    const fn is_indexed(self) -> bool {
+        self.depth_and_flags & INDEXED != 0
+    }
+
+    const fn is_walked(self) -> bool {
+        self.depth_and_flags & WALKED != 0
+    }
 }
 
 impl Nodes {
@@ -95,9 +118,9 @@ impl Nodes {
         if self.published.len() <= index {
             self.published.resize(index + 1, Published::default());
         }
-        let depth = self.published.get(parent as usize).map_or(0, |node| node.depth) + 1;
+        let depth = self.published.get(parent as usize).map_or(0, |node| node.depth()) + 1;
         if let Some(node) = self.published.get_mut(index) {
-            *node = Published { parent, ra, is_indexed, is_walked: matches!(onward, Onward::Caller { .. }), depth };
+            *node = Published::new(parent, ra, depth, is_indexed, matches!(onward, Onward::Caller { .. }));
         }
         let at = node_at(id);
         shared.set_half(at + NODE_PARENT, parent);
@@ -116,7 +139,7 @@ impl Nodes {
 
     /// Whether the routine knows the way from the node's frame to its caller.
     pub fn is_walked(&self, id: u32) -> bool {
-        self.published.get(id as usize).is_some_and(|node| node.is_walked)
+        self.published.get(id as usize).is_some_and(|node| node.is_walked())
     }
 
     fn refuse(&mut self, id: u32) {
@@ -161,7 +184,7 @@ impl Nodes {
             return 4 * (self.indexed + 1) <= 3 * self.slots;
         }
         self.slots *= 2;
-        for (id, node) in self.published.iter().enumerate().filter(|(_, node)| node.ra != 0 && node.is_indexed) {
+        for (id, node) in self.published.iter().enumerate().filter(|(_, node)| node.ra != 0 && node.is_indexed()) {
             self.enter(shared, id as u32, node.parent, node.ra);
         }
         self.tell_index(shared);

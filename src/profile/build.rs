@@ -5,6 +5,7 @@
 //! hash tables.
 
 use super::identity::is_unresolved;
+use super::samples::SAMPLE;
 use super::symbolize::Symbolize;
 use super::{
     AllocatorUse, Anomalies, Capacity, Children, Cost, Finding, Function, Growth, Image, Location, Meta, ModuleInfo,
@@ -12,6 +13,7 @@ use super::{
 };
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, SiteTable, Snapshot};
+use crate::packed::Growing;
 use crate::profile::course::Course;
 use crate::unwinder::{Frame, Quality, StackTable};
 use hashbrown::HashTable;
@@ -390,9 +392,7 @@ impl Tables {
         let mut functions: FxHashMap<FunctionId, usize> = FxHashMap::default();
         let mut near = 0;
         let mut index: HashTable<u32> = HashTable::with_capacity(sites.len());
-        let mut samples = Samples::default();
-        // Those of several sites, by their numbers.
-        let mut sums: FxHashMap<u32, Sample> = FxHashMap::default();
+        let mut samples: Growing<Sample, SAMPLE> = Growing::default();
         for site in sites.into_rows() {
             let Some((at, exported)) = stacks.get_near(site.key.stack, near) else { continue };
             near = at;
@@ -410,26 +410,14 @@ impl Tables {
             let known = |at: &u32| samples.get(*at as usize);
             let is_it = |at: &u32| known(at).is_some_and(|known| key_of(&known) == key_of(&sample));
             if let Some(&at) = index.find(hash(&sample), is_it) {
-                match sums.get_mut(&at) {
-                    Some(sum) => sum.add(&sample),
-                    None => {
-                        if let Some(mut sum) = known(&at) {
-                            sum.add(&sample);
-                            sums.insert(at, sum);
-                        }
-                    }
-                }
+                samples.change(at as usize, |known| known.add(&sample));
             } else {
                 let number = samples.len() as u32;
                 index.insert_unique(hash(&sample), number, |at| known(at).as_ref().map_or(0, hash));
                 samples.push(&sample);
             }
         }
-        if !sums.is_empty() {
-            let rows = (0..).zip(samples.into_rows());
-            samples = rows.map(|(number, sample)| sums.get(&number).copied().unwrap_or(sample)).collect();
-        }
-        self.samples = samples;
+        self.samples = samples.finish();
     }
 
     fn add_growths(&mut self, growths: &[(StackId, Growth)], stacks: &ExportedStacks) {

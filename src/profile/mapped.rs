@@ -34,11 +34,18 @@ impl Profile {
 
     /// What the program has mapped by itself; None if that was not recorded, or there was nothing.
     pub fn mapped(&self) -> Option<Mapped> {
-        let own = || self.samples.iter().filter(|sample| self.is_mapped(sample));
-        let sum =
-            |amount: fn(&Sample) -> Amount| own().map(|sample| amount(&sample)).fold(Amount::default(), Amount::plus);
-        let (allocated, live) = (sum(|sample| sample.allocated), sum(|sample| sample.live));
-        let at_peak = sum(|sample| sample.at_peak);
-        (allocated.bytes > 0 || live.bytes > 0).then_some(Mapped { allocated, live, at_peak })
+        // by the string, as there may be a million samples
+        let is_own: Vec<bool> = self.strings.iter().map(|function| FUNCTIONS.contains(&function.as_str())).collect();
+        let none = Amount::default();
+        let mut sum = Mapped { allocated: none, live: none, at_peak: none };
+        if is_own.contains(&true) {
+            let is_own = |sample: &Sample| is_own.get(sample.alloc_fn).copied().unwrap_or_default();
+            for sample in self.samples.iter().filter(is_own) {
+                sum.allocated = sum.allocated.plus(sample.allocated);
+                sum.live = sum.live.plus(sample.live);
+                sum.at_peak = sum.at_peak.plus(sample.at_peak);
+            }
+        }
+        (sum.allocated.bytes > 0 || sum.live.bytes > 0).then_some(sum)
     }
 }

@@ -4,10 +4,13 @@ use super::{Amount, Sample};
 use crate::packed::{Packed, Row};
 
 /// Samples by their numbers, from 0 on.
-pub type Samples = Packed<Sample, 20>;
+pub type Samples = Packed<Sample, SAMPLE>;
 
-impl Row<20> for Sample {
-    fn numbers(&self) -> [u64; 20] {
+/// How many numbers a sample has.
+pub(super) const SAMPLE: usize = 20;
+
+impl Row<SAMPLE> for Sample {
+    fn numbers(&self) -> [u64; SAMPLE] {
         let Self { allocated, freed, deallocated, live, at_peak, .. } = self;
         [
             self.stack as u64,
@@ -33,7 +36,7 @@ impl Row<20> for Sample {
         ]
     }
 
-    fn of_numbers(numbers: [u64; 20]) -> Self {
+    fn of_numbers(numbers: [u64; SAMPLE]) -> Self {
         let [stack, thread, alloc_fn, program, inherited, size, interval, rest @ ..] = numbers;
         let [a, a_bytes, f, f_bytes, d, d_bytes, l, l_bytes, p, p_bytes, temporary, lifetime_ns, freed_elsewhere] =
             rest;
@@ -64,7 +67,7 @@ mod tests {
 
     #[test]
     fn each_field_comes_back() {
-        let numbers: [u64; 20] = std::array::from_fn(|n| if n == 4 { 1 } else { n as u64 + 1 });
+        let numbers: [u64; SAMPLE] = std::array::from_fn(|n| if n == 4 { 1 } else { n as u64 + 1 });
         assert_eq!(Sample::of_numbers(numbers).numbers(), numbers);
         let sample = Sample::of_numbers(numbers);
         assert_eq!((sample.stack, sample.program, sample.inherited, sample.freed_elsewhere), (1, Some(3), true, 20));

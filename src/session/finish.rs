@@ -103,6 +103,7 @@ impl Process {
             Some(_) => std::mem::take(&mut self.leaks).into_scan(self.teardown.exit),
             None => LeakScan::NotWanted,
         };
+        self.observer.end_model();
         let mut missing_mark = None;
         let mut snapshot = match &mut leaks {
             LeakScan::Done(scan) => std::mem::take(&mut scan.snapshot),

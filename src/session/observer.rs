@@ -411,6 +411,11 @@ impl Observer {
         &self.stream.model
     }
 
+    /// There are no more events: the model gives back what only these need.
+    pub(super) fn end_model(&mut self) {
+        self.stream.model.end();
+    }
+
     /// For how long the stream has lasted, in nanoseconds.
     pub(super) fn age_ns(&self) -> u64 {
         self.model().age_ns(self.now_ns())

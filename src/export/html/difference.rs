@@ -93,8 +93,8 @@ pub(in super::super) fn write(
     let mut numbers = Numbers::new(&table);
     numbers.tree(&tree);
     numbers.sites(&view, &tree, &columns);
-    let has_grown = view.sites().iter().any(|site| Side::Grown.of(site).bytes > 0);
-    let has_shrunk = view.sites().iter().any(|site| Side::Shrunk.of(site).bytes > 0);
+    let has_grown = view.sites().iter().any(|site| Side::Grown.of(&site).bytes > 0);
+    let has_shrunk = view.sites().iter().any(|site| Side::Shrunk.of(&site).bytes > 0);
     let first = match (has_grown, has_shrunk) {
         (true, _) => Side::Grown,
         (false, true) => Side::Shrunk,

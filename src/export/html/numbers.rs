@@ -94,11 +94,11 @@ impl Numbers {
             Quality::Guessed => 1,
             Quality::Truncated => 2,
         }));
-        let types: Vec<u64> = sites.iter().map(|site| self.type_name(view.type_name_of_site(site))).collect();
+        let types: Vec<u64> = sites.iter().map(|site| self.type_name(view.type_name_of_site(&site))).collect();
         self.list(types.into_iter());
         let leaked = leaked(view.profile);
         for column in columns {
-            let amounts: Vec<Amount> = sites.iter().map(|site| column.of(site, view, &leaked)).collect();
+            let amounts: Vec<Amount> = sites.iter().map(|site| column.of(&site, view, &leaked)).collect();
             self.list(amounts.iter().map(|amount| amount.objects));
             self.list(amounts.iter().map(|amount| amount.bytes));
         }

@@ -121,7 +121,7 @@ fn add_up(view: &View<'_>, table: &FrameTable<'_>, columns: &[Column], of_frame:
     let leaked = leaked(view.profile);
     let mut seen: FxHashSet<usize> = FxHashSet::default();
     for site in view.sites() {
-        let bytes: Vec<u64> = columns.iter().map(|column| column.of(site, view, &leaked).bytes).collect();
+        let bytes: Vec<u64> = columns.iter().map(|column| column.of(&site, view, &leaked).bytes).collect();
         seen.clear();
         for (depth, frame) in table.stack(site.stack).enumerate() {
             let Some(index) = of_frame.get(frame as usize).copied().flatten() else { continue };

@@ -55,7 +55,7 @@ impl CallTree {
             }
             at
         };
-        let of_site = view.sites().iter().map(|site| enter(site.stack, weigh(site))).collect();
+        let of_site = view.sites().iter().map(|site| enter(site.stack, weigh(&site))).collect();
         let of_stack = stacks_of_heaps(view.profile).map(|stack| (stack, enter(stack, 0))).collect();
         for index in (1..nodes.len()).rev() {
             let Some((parent, total)) = nodes.get(index).map(|node| (node.parent, node.total)) else { continue };

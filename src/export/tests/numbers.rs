@@ -9,7 +9,7 @@ fn the_sums_of_the_sites_are_the_totals() {
     let view = View::new(&profile);
     let sites = view.sites();
     let sum = |of: fn(&StackTotals) -> Amount| {
-        sites.iter().map(of).fold((0, 0), |sum, amount| (sum.0 + amount.objects, sum.1 + amount.bytes))
+        sites.iter().map(|site| of(&site)).fold((0, 0), |sum, amount| (sum.0 + amount.objects, sum.1 + amount.bytes))
     };
     assert_eq!(sum(|site| site.allocated), (116, 1_065_248));
     assert_eq!(sum(|site| site.live), (7, 266_272));

@@ -338,9 +338,9 @@ fn stacks_with_temporary_blocks_are_ranked_by_these() {
     let mut profile = sample_profile();
     profile.totals.live_bytes = 0;
     profile.totals.temporary = profile.totals.allocations;
-    for sample in &mut profile.samples {
+    profile.samples.change(|sample| {
         (sample.live, sample.freed, sample.temporary) = (Amount::default(), sample.allocated, sample.allocated.objects);
-    }
+    });
     let summary = summary_of(&profile);
     let (_, table) = summary.split_once("Temporary, about: ").unwrap();
     let title = table.lines().next().unwrap();
