@@ -316,3 +316,35 @@ fn a_frozen_guardian_does_not_keep_heaptrace() {
     procfs::wait_until("the guardian has gone", || matches!(procfs::state(guardian), None | Some('Z' | 'X')));
     super::attach::assert_victim_well(victim, pid);
 }
+
+/// A thread is in the midst of clone(2) at the attach: the kernel has decided already that the new thread is not traced, and
+/// lists it nowhere. It died of the first breakpoint that it came to.
+#[test]
+fn attach_while_a_thread_is_half_made() {
+    let mut target = Program::fixture("half_made").start();
+    let first = target.line();
+    let Some(ids) = first.strip_prefix("ready ") else {
+        assert_eq!(first, "none");
+        println!("skipped: the kernel offers no userfaultfd here");
+        return;
+    };
+    let (pid, maker) = ids.split_once(' ').unwrap();
+    let (pid, maker): (i32, i32) = (pid.parse().unwrap(), maker.parse().unwrap());
+    let tracer = Program::new("/bin/true");
+    let attached = tracer.start_attached(&[], pid);
+    procfs::wait_until("its maker is traced", || procfs::tracer_of(maker) != 0);
+    // as long as it is not made, no breakpoint may be there: who waits for that only notices if one is
+    let began = Instant::now();
+    procfs::wait_until("its time has passed", || {
+        began.elapsed() > Duration::from_secs(1) || !procfs::text_differences(pid).is_empty()
+    });
+    assert_eq!(procfs::text_differences(pid), [], "breakpoints while a thread is half made");
+    target.send("go on");
+    assert_eq!(target.line(), "made");
+    procfs::wait_until_answered(pid);
+    procfs::order(pid, "detach");
+    attached.wait().success();
+    procfs::assert_left_as_it_was(pid);
+    target.feed(b"");
+    target.wait().success();
+}
