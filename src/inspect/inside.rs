@@ -90,11 +90,20 @@ pub(super) fn words(
 }
 
 /// A thread that stood inside of the allocator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Inside {
     pub(super) tid: i32,
     /// Where; None in a system call, where it stays for as long as that takes.
     pub(super) running: Option<Regs>,
+}
+
+impl Inside {
+    /// Whether it may not have moved since it stood as `before`: it is at the same instruction, with the same stack. What else is in its registers a system call or a
+    /// handler of signals may have changed.
+    pub(super) fn stands_where(&self, before: &Self) -> bool {
+        let place = |thread: &Self| thread.running.map(|regs| (thread.tid, regs.rip, regs.sp()));
+        place(self).is_some_and(|now| Some(now) == place(before))
+    }
 }
 
 /// The threads that stand inside of the allocator: their instruction pointer lies in its code, or a return address does

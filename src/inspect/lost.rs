@@ -68,7 +68,7 @@ pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
     let Look { seen, walk, read, copied, mut stood, in_motion, mut warnings } = look()?;
     let Some((walk, mut read)) = walk.zip(read) else { return Ok(None) };
     let mut again = |inside: &[Inside]| {
-        let ran_before: Vec<_> = inside.iter().map(|thread| (thread.tid, ran(pid, thread.tid))).collect();
+        let ran_before: Vec<_> = awaited(inside).map(|tid| (tid, ran(pid, tid))).collect();
         let began = Instant::now();
         loop {
             std::thread::sleep(PAUSE);
@@ -91,17 +91,25 @@ pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
 /// Between two looks threads have at least so long to leave the allocator.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Threads that get no processor meanwhile, or sleep, are waited for no longer than this.
+/// Threads that get no processor meanwhile are waited for no longer than this.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// So many looks more are taken at most.
 const MOST_MORE: u32 = 3;
 
+/// The threads that are to run between two looks: those that wait in a system call stay where they are for as long as that
+/// takes.
+fn awaited(inside: &[Inside]) -> impl Iterator<Item = i32> {
+    inside.iter().filter(|thread| thread.running.is_some()).map(|thread| thread.tid)
+}
+
 /// A block that a thread is just being given, or gives back, may be neither live nor free by the structures: no pointer
 /// leads to it. What a later look finds elsewhere, or leads to, or does not find, was not lost. What is lost stays so,
 /// at the same address with the same size.
 fn leave_out_what_moves(graph: &mut Graph, inside: &[Inside], again: &mut dyn FnMut(&[Inside]) -> Option<Later>) {
-    let Some(thread) = inside.first() else { return };
+    if inside.is_empty() {
+        return;
+    }
     let first = graph.unreached();
     let mut lost = first.clone();
     for _ in 0..MOST_MORE {
@@ -113,14 +121,13 @@ fn leave_out_what_moves(graph: &mut Graph, inside: &[Inside], again: &mut dyn Fn
         let before = lost.len();
         lost.retain(|block| later.contains(block));
         // a thread that has no processor stands where it stood
-        let is_unmoved = inside.iter().any(|thread| thread.running.is_some() && now.contains(thread));
+        let is_unmoved = inside.iter().any(|thread| now.iter().any(|later| later.stands_where(thread)));
         if lost.len() == before && !is_unmoved {
             break;
         }
     }
-    // which of them had a block can't be told
     for (block, _) in first.difference(&lost) {
-        graph.hold(*block, RootKind::Stack { tid: thread.tid });
+        graph.hold(*block, RootKind::InMotion);
     }
 }
 
@@ -224,6 +231,32 @@ mod tests {
         assert_eq!(lost(&[one], &[(&[], Some(2))]), (vec![], 1));
         // what is lost anew was not lost at first
         assert_eq!(lost(&[one], &[(&[one, other], None)]), (vec![0x1000], 1));
+    }
+
+    #[test]
+    fn a_thread_that_is_at_its_place_has_not_moved_whatever_its_registers_hold() {
+        let mut changed = at(1);
+        if let Some(regs) = &mut changed.running {
+            regs.gpr[crate::arch::reg::RAX] = 5;
+        }
+        assert!(changed.stands_where(&at(1)));
+        assert!(!at(2).stands_where(&at(1)));
+        let asleep = Inside { tid: 1, running: None };
+        assert!(!asleep.stands_where(&asleep) && !asleep.stands_where(&at(1)));
+    }
+
+    #[test]
+    fn what_moves_hangs_on_the_allocator_and_on_no_thread() {
+        let mut of_first = graph(&[(0x1000, 64)]);
+        leave_out_what_moves(&mut of_first, &[at(1)], &mut |_| Some((graph(&[]), Vec::new())));
+        let scan = of_first.classify();
+        assert_eq!(scan.path_to(0).map(|path| path.root), Some(RootKind::InMotion));
+    }
+
+    #[test]
+    fn only_threads_that_run_are_to_have_run_between_two_looks() {
+        let asleep = Inside { tid: 2, running: None };
+        assert_eq!(awaited(&[asleep, at(1), asleep]).collect::<Vec<_>>(), [1]);
     }
 
     #[test]

@@ -90,6 +90,7 @@ impl<'a> Names<'a> {
             RootKind::Register { tid, .. } => format!("registers of {}", thread(tid)),
             RootKind::Registered => "memory that the program has registered".to_owned(),
             RootKind::Ignored => "the program's word that it is no leak".to_owned(),
+            RootKind::InMotion => "being given or given back by a thread in the allocator".to_owned(),
             RootKind::Kernel(holder) => holder.name(thread),
             RootKind::Anonymous => {
                 let at = |addr: Addr| {

@@ -142,7 +142,7 @@ impl Session {
         chain::require_outside(pid)?;
         // Else its breakpoints would be taken for the program's own code. Whoever may not look will be told why below.
         let repaired = orphan::repair(pid).ok().flatten();
-        let threads = seize::seize_all(pid)?;
+        let threads = seize::seize_to_patch(pid)?;
         // Threads end while we look, and a leader that has ended has no memory any more.
         let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
         let open = |tid| AddressSpace::open(pid, tid, common.settings.guardian.as_ref(), &common.objects);
@@ -164,6 +164,12 @@ impl Session {
                 session.add_task(session.first, task.tid, role);
                 if task.unannounced {
                     session.stops.early.insert(task.tid);
+                }
+                if task.interrupted
+                    && let Some(process) = session.processes.get_mut(session.first)
+                    && let Some(noted) = process.tasks.get_mut(task.tid)
+                {
+                    noted.interrupted = true;
                 }
             }
         }

@@ -16,6 +16,7 @@ use crate::maps::Mapping;
 use crate::memory::ReadMemory;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
+use crate::tracer::standstill::is_allocators_call;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -39,9 +40,6 @@ const MOST_HELD: usize = 1 << 20;
 /// For so long blocks and events that were held back are told between two stops, for which the program waits.
 const AT_A_TIME: Duration = Duration::from_micros(250);
 
-/// The system calls that an allocator makes: mmap, mprotect, munmap, brk, sched_yield, mremap, madvise, futex. In any
-/// other one a thread is not inside of it.
-const OF_ALLOCATORS: [u64; 8] = [9, 10, 11, 12, 24, 25, 28, FUTEX];
 const FUTEX: u64 = 202;
 
 /// FUTEX_WAIT_BITSET, and the flags beside it (FUTEX_PRIVATE_FLAG, FUTEX_CLOCK_REALTIME): so the C libraries wait for
@@ -271,7 +269,7 @@ fn broken_down() -> NotFound {
 fn is_elsewhere(raw: &RawRegs) -> bool {
     let number = raw.0.orig_rax;
     let awaits_no_lock = number == FUTEX && raw.0.rsi & !FUTEX_FLAGS == WAIT_BITSET;
-    raw.is_in_system_call() && (!OF_ALLOCATORS.contains(&number) || awaits_no_lock)
+    raw.is_in_system_call() && (!is_allocators_call(number.cast_signed()) || awaits_no_lock)
 }
 
 /// Where a thread stands inside of the allocator.

@@ -176,10 +176,7 @@ impl Process {
                 self.after_routine_fault(tid, stopped, signal, stops)
             }
             WaitStatus::Signal(signal) => {
-                self.before_signal(tid, stopped)?;
-                if is_fault(signal) {
-                    self.progress.fault();
-                }
+                self.on_signal(tid, stopped, signal)?;
                 Ok(Action::Resume(signal))
             }
             WaitStatus::GroupStop(_) => {
@@ -218,6 +215,15 @@ impl Process {
             }
             WaitStatus::Exited(_) | WaitStatus::Signaled(_) => Ok(Action::Gone),
         }
+    }
+
+    /// A thread is about to get a signal that is neither a trap nor a fault of ours.
+    pub(super) fn on_signal(&mut self, tid: i32, stopped: &Stopped, signal: i32) -> Result<()> {
+        self.before_signal(tid, stopped)?;
+        if is_fault(signal) {
+            self.progress.fault();
+        }
+        Ok(())
     }
 
     fn on_event(&mut self, tid: i32, event: Event, stopped: &Stopped, stops: &mut Stops) -> Result<Action> {

@@ -18,6 +18,9 @@ const LOCKED: &str = "/proc";
 /// from our work.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// So long the guardian waits, once for each thread.
+const PATIENCE_OF_GUARDIAN: Duration = Duration::from_millis(5);
+
 /// Pause between two tries to get the lock.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -133,7 +136,21 @@ pub fn require_outside(pid: i32) -> super::Result<()> {
 /// # Errors
 /// [`TracerError::OwnTracer`].
 pub(super) fn before_seizing(pid: i32) -> super::Result<Alone> {
-    let alone = Alone::within(PATIENCE);
+    before_seizing_within(pid, PATIENCE)
+}
+
+/// The same for the guardian, whose targets die if they are kept waiting: each of their threads may come to a breakpoint
+/// meanwhile. A heaptrace that seizes needs the lock for less than a millisecond as a rule; whoever holds it for longer,
+/// as anyone may, does not keep the guardian from its work.
+///
+/// # Errors
+/// [`TracerError::OwnTracer`].
+pub(super) fn before_rescuing(pid: i32) -> super::Result<Alone> {
+    before_seizing_within(pid, PATIENCE_OF_GUARDIAN)
+}
+
+fn before_seizing_within(pid: i32, patience: Duration) -> super::Result<Alone> {
+    let alone = Alone::within(patience);
     require_outside(pid)?;
     Ok(alone)
 }

@@ -326,9 +326,14 @@ pub fn position(pid: i32, tid: i32) -> Position {
     }
 }
 
+/// The line of `/proc/PID/task/TID/syscall` (proc(5)): what a task sleeps in, or that it runs. None if it is gone.
+pub(super) fn system_call_line(pid: i32, tid: i32) -> Option<String> {
+    String::from_utf8(read_unsized(format!("/proc/{pid}/task/{tid}/syscall")).ok()?).ok()
+}
+
 /// The number of the system call that a task sleeps in. None if it runs, or sleeps outside of system calls.
 pub fn system_call(pid: i32, tid: i32) -> Option<i64> {
-    let text = String::from_utf8(read_unsized(format!("/proc/{pid}/task/{tid}/syscall")).ok()?).ok()?;
+    let text = system_call_line(pid, tid)?;
     text.split_whitespace().next()?.parse().ok().filter(|number| *number >= 0)
 }
 

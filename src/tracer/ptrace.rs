@@ -157,6 +157,17 @@ pub(super) fn let_end(tid: i32) -> Result<bool> {
     Ok(true)
 }
 
+/// Lets a task go on that was told to stop, and has stopped for that, as [`peek`] has told.
+pub(super) fn let_go_on(tid: i32) -> Result<()> {
+    if let Waited::Task(_, WaitStatus::EventStop, Some(stopped)) = poll_task(tid)? {
+        match stopped.restart_interrupted_call().and_then(|()| stopped.resume(0)) {
+            Err(error) if !error.is_out_of_reach() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Lets a stopped task go: its report is no longer there to be taken.
 fn let_run(kind: impl Into<i64>, tid: i32, signal: i32, operation: &'static str) -> Result<()> {
     request(kind, tid, 0, as_word(signal), operation)?;

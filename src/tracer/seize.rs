@@ -1,5 +1,7 @@
 //! Attaching to all that runs in the memory of a process, without stopping anything.
 
+mod makers;
+
 use super::alarm::Alarm;
 use super::{Result, TracerError, chain, ids, procfs, ptrace};
 use crate::addr::Addr;
@@ -13,6 +15,8 @@ pub struct Seized {
     pub tid: i32,
     /// It came under trace by itself, as a seized task created it, which is still to be reported.
     pub unannounced: bool,
+    /// It was told to stop, and will do so once more.
+    pub interrupted: bool,
 }
 
 /// How often a seizure that is held up looks for what holds it up.
@@ -25,6 +29,38 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// For how long a refusal must last to be believed: while a thread takes its leader's place by exec, the kernel knows
 /// neither for a moment, and refuses as it does for lack of rights.
 const DOUBT: Duration = Duration::from_millis(200);
+
+/// Seizes every thread of `pid` whose code is going to be changed, as [`seize_all`] does, and those that were being made
+/// at that moment (see [`makers`]), which no list shows.
+///
+/// # Errors
+/// Those of [`seize_all`].
+pub fn seize_to_patch(pid: i32) -> Result<Vec<Seized>> {
+    let began = Instant::now();
+    let mut seized: BTreeMap<i32, Seized> = BTreeMap::new();
+    let mut image = None;
+    loop {
+        // a thread that has got its leader's id by exec is another one
+        let now = procfs::initial_stack(pid);
+        if std::mem::replace(&mut image, now) != now {
+            seized.clear();
+        }
+        let all = seize_all(pid)?.into_iter().map(|task| (task.tid, seized.get(&task.tid).copied().unwrap_or(task)));
+        let all: BTreeMap<i32, Seized> = all.collect();
+        // one that a seized thread has made was traced from its beginning on, as will be what it makes
+        let new = all.values().filter(|task| !task.unannounced && !seized.contains_key(&task.tid));
+        let new: Vec<i32> = new.map(|task| task.tid).collect();
+        seized = all;
+        if new.is_empty() || began.elapsed() > PATIENCE {
+            return Ok(seized.into_values().collect());
+        }
+        for tid in makers::await_all(pid, new.into_iter())? {
+            if let Some(task) = seized.get_mut(&tid) {
+                task.interrupted = true;
+            }
+        }
+    }
+}
 
 /// Seizes every thread of `pid` that runs code of the program.
 ///
@@ -47,11 +83,12 @@ pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
     let mut doubtful_since: Option<(Instant, Option<Addr>)> = None;
     loop {
         match seizure.pass() {
-            Ok(true) => {
+            Ok(Pass::FoundNew) => {
                 drop(alone.take());
                 (quiet_passes, doubtful_since) = (0, None);
             }
-            Ok(false) => quiet_passes += 1,
+            Ok(Pass::CutShort) if seizure.began.elapsed() < PATIENCE => quiet_passes = 0,
+            Ok(Pass::Quiet | Pass::CutShort) => quiet_passes += 1,
             Err(error) => {
                 // Each image has a stack of its own: it is another one if there was an exec since.
                 let image = procfs::initial_stack(pid);
@@ -78,7 +115,17 @@ pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
     if seized.is_empty() {
         return Err(TracerError::Died { tid: pid });
     }
-    Ok(seized.into_iter().map(|(tid, unannounced)| Seized { tid, unannounced }).collect())
+    Ok(seized.into_iter().map(|(tid, unannounced)| Seized { tid, unannounced, interrupted: false }).collect())
+}
+
+/// What one look at the list of threads has brought.
+enum Pass {
+    /// There was one that had not been seized.
+    FoundNew,
+    /// None was found, but some may be missing in the list.
+    CutShort,
+    /// All were seized before.
+    Quiet,
 }
 
 /// The threads of a process that were seized so far, and whether each came under trace by itself.
@@ -91,14 +138,17 @@ struct Seizure {
 }
 
 impl Seizure {
-    /// Seizes all threads that are to be seen now and were not before. Whether there was one.
+    /// Seizes all threads that are to be seen now and were not before.
     ///
     /// # Errors
     /// The first refusal, when all others have been tried.
-    fn pass(&mut self) -> Result<bool> {
+    fn pass(&mut self) -> Result<Pass> {
         let mut found_new = false;
         let mut refused = None;
-        for tid in procfs::tasks(self.pid)? {
+        let listed = procfs::tasks(self.pid)?;
+        // a list ends at a thread that ends while it is made
+        let is_whole = listed.iter().all(|tid| procfs::state(self.pid, *tid).is_some());
+        for tid in listed {
             if self.seized.contains_key(&tid) || procfs::is_kernel_worker(self.pid, tid) {
                 continue;
             }
@@ -119,7 +169,12 @@ impl Seizure {
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
-        refused.map_or(Ok(found_new), Err)
+        match refused {
+            Some(error) => Err(error),
+            None if found_new => Ok(Pass::FoundNew),
+            None if !is_whole => Ok(Pass::CutShort),
+            None => Ok(Pass::Quiet),
+        }
     }
 
     /// The kernel lets this wait for the end of an exec in another thread; and that waits for all threads to end, of
@@ -174,7 +229,7 @@ pub fn seize_sharers(pid: i32, live: i32) -> Result<Vec<Seized>> {
             if process == pid || processes.contains(&process) || !shares_memory(process, live) {
                 continue;
             }
-            match seize_all(process) {
+            match seize_to_patch(process) {
                 Ok(tasks) => seized.extend(tasks),
                 // It ended, or executed another program, which is what it is there for.
                 Err(_) if !shares_memory(process, live) => continue,

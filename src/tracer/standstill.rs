@@ -22,17 +22,36 @@ const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
 /// Pause between two looks at threads that have not stopped yet.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// System calls that allocators make, for memory and for locks.
-const ALLOCATORS_CALLS: [i64; 8] = [
+/// System calls that the allocators which are walked make in malloc and its kin, for memory, for locks, and besides:
+///
+/// * getrandom: glibc (`tcache_key_initialize`), mimalloc (the keys of its heaps);
+/// * mbind: mimalloc, where it reserves huge pages of a node;
+/// * prctl: the names of mappings (PR_SET_VMA), of glibc 2.39, jemalloc and mimalloc;
+/// * process_madvise: jemalloc, which gives back several pieces at once;
+/// * sched_getaffinity: glibc, which makes as many arenas as there are processors (`arena_get2`).
+///
+/// nanosleep(2) and mincore(2) are not among them: gperftools' spin locks sleep by futex(2) on Linux, its libunwind calls
+/// mincore, and its heap is not walked. Threads that sleep for other reasons have old return addresses on their stacks.
+const ALLOCATORS_CALLS: [i64; 13] = [
     libc::SYS_brk,
     libc::SYS_futex,
+    libc::SYS_getrandom,
     libc::SYS_madvise,
+    libc::SYS_mbind,
     libc::SYS_mmap,
     libc::SYS_mprotect,
     libc::SYS_mremap,
     libc::SYS_munmap,
+    libc::SYS_prctl,
+    libc::SYS_process_madvise,
+    libc::SYS_sched_getaffinity,
     libc::SYS_sched_yield,
 ];
+
+/// Whether the system call of this number is one that allocators make in malloc and its kin.
+pub fn is_allocators_call(number: i64) -> bool {
+    ALLOCATORS_CALLS.contains(&number)
+}
 
 /// A thread of a process that stands still.
 #[derive(Clone, Debug)]
@@ -55,7 +74,7 @@ impl StandingThread {
     /// Whether the system call that it is in is one that allocators make; None if it is in none, or that is not known.
     pub fn is_in_allocators_call(&self) -> Option<bool> {
         let regs = self.regs.filter(RawRegs::is_in_system_call)?;
-        Some(ALLOCATORS_CALLS.contains(&regs.0.orig_rax.cast_signed()))
+        Some(is_allocators_call(regs.0.orig_rax.cast_signed()))
     }
 }
 
@@ -258,5 +277,21 @@ fn let_child_go(maker: &Stopped, pid: i32) {
         && let Err(error) = stopped.detach(0)
     {
         tracing::debug!("task {child}: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_may_be_in_the_allocator_in_calls_for_memory_locks_and_names() {
+        let calls = [libc::SYS_prctl, libc::SYS_mbind, libc::SYS_process_madvise, libc::SYS_getrandom, libc::SYS_mmap];
+        for number in calls {
+            assert!(is_allocators_call(number), "{number}");
+        }
+        for number in [libc::SYS_read, libc::SYS_epoll_wait, libc::SYS_clock_nanosleep] {
+            assert!(!is_allocators_call(number), "{number}");
+        }
     }
 }

@@ -211,3 +211,34 @@ fn a_busy_process_is_classified_and_lives() {
     }
     super::attach::assert_victim_well(victim, pid);
 }
+
+/// Pages that a server of faults would have to bring, and that nobody brings, hold nothing: no look waits for them, and what the pages
+/// that are there lead to is reachable.
+#[test]
+fn pages_that_nobody_serves_hold_nothing_up() {
+    for options in [&[][..], &["users"]] {
+        let program = Program::fixture("unserved").args(options);
+        let mut running = program.start();
+        let first = running.line();
+        let Some(pid) = first.strip_prefix("ready ") else {
+            assert_eq!(first, "none");
+            println!("skipped: the kernel offers no userfaultfd here, {options:?}");
+            continue;
+        };
+        let report = leaks(pid.parse().unwrap(), &[]);
+        for (kind, least) in [("definite", 77), ("reachable", 123)] {
+            let found = &report["leaks"][kind];
+            assert_eq!(found["blocks"], 1, "{kind} {options:?}: {report}");
+            assert!((least..least + 32).contains(&found["bytes"].as_u64().unwrap()), "{kind} {options:?}: {report}");
+        }
+        let heap = Command::new(HEAPTRACE).args(["heap", pid]).output().unwrap();
+        let text = String::from_utf8_lossy(&heap.stdout);
+        assert!(heap.status.success() && text.contains("2 blocks live with room for 224 B"), "{options:?} {text}");
+        running.feed(b"");
+        running.wait().success();
+        let checked = program.checked(&[]);
+        assert_eq!(checked.ended.code(), 23, "{options:?} {}", checked.ended.stderr);
+        let told = "77 bytes in 1 block leaked (definite)";
+        assert!(checked.ended.stderr.contains(told), "{options:?} {}", checked.ended.stderr);
+    }
+}

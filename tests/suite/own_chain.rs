@@ -4,6 +4,8 @@
 use crate::support::fixtures;
 use crate::support::program::Program;
 use crate::support::running::Ended;
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
 
 const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
 const REFUSAL: &str = "it stands in the chain of tracers of this heaptrace, which is traced by process ";
@@ -82,4 +84,21 @@ fn heaptrace_refuses_the_debugger_that_it_runs_in() {
     assert_refused(&ended, "(gdb)");
     let ended = run("strace", &["-o", "/dev/null", "/bin/sh", "-c", &script]);
     assert_refused(&ended, "(strace)");
+}
+
+/// Anyone may lock /proc, for ever: an attach waits for that for two seconds, and then goes on. In a mount of /proc of its own, as other
+/// tests attach, too.
+#[test]
+fn a_stranger_that_locks_proc_does_not_keep_heaptrace() {
+    let mut target = Program::fixture("forever").start();
+    let pid: i32 = target.value("ready").parse().unwrap();
+    let attach = format!("{HEAPTRACE} attach --duration 50ms -o /dev/null --format folded {pid}");
+    let began = Instant::now();
+    let script = format!("mount -t proc proc /proc && exec flock /proc {attach}");
+    run("/usr/bin/unshare", &["--mount", "/bin/sh", "-c", &script]).success();
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(2), "{took:?}: the lock was not met");
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    target.signal(Signal::SIGKILL);
+    target.assert_killed();
 }

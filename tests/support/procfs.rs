@@ -133,6 +133,20 @@ pub fn state(pid: i32) -> Option<char> {
     status_field(pid, "State")?.chars().next()
 }
 
+/// What a thread waits for, as far as the kernel tells: its state and signals, its system call, where in the kernel it is.
+pub fn waits(pid: i32, tid: i32) -> String {
+    let of = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}")).unwrap_or_default();
+    let told = ["State", "TracerPid", "SigPnd", "ShdPnd", "SigBlk"];
+    let status = of("status");
+    let lines = status.lines().filter(|line| told.iter().any(|name| line.starts_with(name)));
+    format!(
+        "{tid}: {} | {} | {}",
+        lines.collect::<Vec<_>>().join(", "),
+        of("syscall").trim(),
+        of("stack").replace('\n', " ")
+    )
+}
+
 /// Ids of all threads. The kernel cuts a list short when a thread ends while it is made: then it is made again.
 pub fn threads(pid: i32) -> Vec<i32> {
     loop {

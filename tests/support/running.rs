@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a program may take before the test gives up. Generous: a debug build may share two cores with a compiler.
 pub const LIMIT: Duration = Duration::from_secs(180);
@@ -225,6 +225,17 @@ impl Running {
         }
     }
 
+    /// As [`procfs::wait_until`]; who waits in vain hears how this process ended, or what its threads do.
+    pub fn wait_until(&mut self, what: &str, mut so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !so() {
+            if Instant::now() > deadline {
+                self.give_up(&format!("waited in vain until {what}"));
+            }
+            std::thread::yield_now();
+        }
+    }
+
     /// Kills the whole group and fails with all that is known.
     fn give_up(&mut self, why: &str) -> ! {
         let status = self.exit.recv_timeout(Duration::from_millis(100)).map(|status| status.to_string());
@@ -236,12 +247,14 @@ impl Running {
                 (pid, name, procfs::state(pid), procfs::tracer_of(pid))
             })
             .collect();
+        let threads: Vec<_> = procfs::threads(self.pid).into_iter().map(|tid| procfs::waits(self.pid, tid)).collect();
         let _ = killpg(Pid::from_raw(self.pid), Signal::SIGKILL);
         self.over = true;
         panic!(
-            "{why}\n{}\nended: {}; lines not read: {said:?}\nprocesses (pid, name, state, tracer): {states:?}\n--- stderr\n{}",
+            "{why}\n{}\nended: {}; lines not read: {said:?}\nprocesses (pid, name, state, tracer): {states:?}\nits threads:\n{}\n--- stderr\n{}",
             self.name,
             status.unwrap_or_else(|_| "not yet".to_owned()),
+            threads.join("\n"),
             String::from_utf8_lossy(&std::fs::read(&self.stderr).unwrap_or_default())
         );
     }

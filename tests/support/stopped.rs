@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// One build at a time: tests share fixtures.
 static BUILDING: Mutex<()> = Mutex::new(());
@@ -185,6 +186,20 @@ fn module(id: ModuleId, file: &[u8], code: Vec<(Range<Addr>, u64)>) -> UnwindMod
 impl Drop for Stopped {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = waitpid(Pid::from_raw(self.child.id().cast_signed()), Some(WaitPidFlag::__WALL));
+        let pid = self.child.id().cast_signed();
+        // Its end comes when those of its other threads were taken, which are ours, too. A test that has failed must end, whatever is left.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let flags = Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG);
+        while Instant::now() < deadline {
+            let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+            let ids = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+            for tid in ids.filter(|tid| *tid != pid) {
+                let _ = waitpid(Pid::from_raw(tid), flags);
+            }
+            match waitpid(Pid::from_raw(pid), flags) {
+                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(nix::Error::ECHILD) => break,
+                _ => std::thread::yield_now(),
+            }
+        }
     }
 }

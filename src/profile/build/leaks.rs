@@ -278,6 +278,7 @@ pub fn root_name<'m>(
         RootKind::Register { tid, name } => format!("register {name} of {}", thread(tid)),
         RootKind::Registered => "memory that the program has registered".to_owned(),
         RootKind::Ignored => "the program's word that it is no leak".to_owned(),
+        RootKind::InMotion => "being given or given back by a thread in the allocator".to_owned(),
         RootKind::Kernel(holder) => holder.name(thread),
         RootKind::Anonymous => "mapped memory that is not the allocator's".to_owned(),
     }

@@ -2,6 +2,7 @@
 
 use super::facts::KnownFacts;
 use super::fallback::Cause;
+use super::standstill::Standstill;
 use super::{Awaited, Clock, Jump, JumpState, Sampling};
 use crate::addr::{Addr, ModuleId};
 use crate::allocators::{Arg, Function, Kind, Success};
@@ -143,10 +144,9 @@ impl Process {
         }
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
         let led_into = self.space.led_into(&candidates);
-        let Some(standing) = self.comes_to_standstill(tid, &candidates, stops)? else {
-            return Ok(Promoted::Later(
-                "its threads were in the allocator's first instructions whenever it was looked",
-            ));
+        let standing = match self.comes_to_standstill(tid, &candidates, stops)? {
+            Standstill::Reached(standing) => standing,
+            Standstill::Missed(why) => return Ok(Promoted::Later(why)),
         };
         self.give_back_left_regions(thread, raw.before_trap(), &standing)?;
         let Some((code, shared)) = self.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {

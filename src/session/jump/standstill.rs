@@ -8,6 +8,8 @@
 //!
 //! A signal may have interrupted a thread in between, and its handler may go on for long. The kernel has written the
 //! address to which it returns to the stack: so none may stand there.
+//!
+//! A thread that is about to get a signal there stands until it gets it: so it gets it at once, and goes on.
 
 use crate::addr::Addr;
 use crate::patches::PcLocation;
@@ -17,8 +19,8 @@ use crate::session::space::Candidate;
 use crate::session::stops::Stops;
 use crate::tracer::Result;
 use crate::tracer::procfs::{self, Position};
-use crate::tracer::ptrace::Stopped;
-use crate::tracer::status::{SIGTRAP, WaitStatus};
+use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
+use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -28,6 +30,19 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// So many bytes of a stack are read at once.
 const PIECE: u64 = 1 << 16;
+
+/// Whether the moment has come.
+#[derive(Debug)]
+pub(super) enum Standstill {
+    /// Yes: where all threads are.
+    Reached(Vec<Standing>),
+    /// Not now: why, in words.
+    Missed(&'static str),
+}
+
+const WERE_INSIDE: &str = "its threads were in the allocator's first instructions whenever it was looked";
+const RAN_NOT: &str = "its threads had no processor, and could not be seen outside of the allocator";
+const WILL_RETURN: &str = "a signal handler was to return to the allocator's first instructions";
 
 /// A thread that stands, or sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,13 +71,12 @@ enum Stand {
 
 impl Process {
     /// The thread `tid` has stopped: waits until no other one can be where jumps to `candidates` are to be written.
-    /// Returns where all of them are; None: there is no such moment now.
     pub(super) fn comes_to_standstill(
         &mut self,
         tid: i32,
         candidates: &[Candidate],
         stops: &mut Stops,
-    ) -> Result<Option<Vec<Standing>>> {
+    ) -> Result<Standstill> {
         let replaced: Vec<_> = candidates.iter().map(|one| one.addr.0 + 1..one.addr.0 + LONGEST_MOVED as u64).collect();
         let deadline = Instant::now() + PATIENCE;
         let mut asked = BTreeSet::new();
@@ -70,7 +84,7 @@ impl Process {
             if self.tasks.len() > 1 {
                 stops.collect()?;
             }
-            let mut awaited = false;
+            let (mut awaited, mut is_inside) = (false, false);
             let regs = Stopped::regained(tid).registers()?.regs();
             let mut all = vec![Standing { tid, pc: Addr(regs.rip), sp: Addr(regs.sp()) }];
             for other in self.tasks.tids().into_iter().filter(|other| *other != tid) {
@@ -83,26 +97,41 @@ impl Process {
                         }
                     }
                     Stand::Inside => {
-                        awaited = true;
-                        let own = |(tid, status, _): &(i32, WaitStatus, Stopped)| {
-                            *tid == other && *status == WaitStatus::EventStop
-                        };
-                        let Some(at) = stops.waiting.iter().position(own) else { continue };
-                        stops.waiting.remove(at);
+                        (awaited, is_inside) = (true, true);
+                        if !self.goes_on_inside(other, stops)? {
+                            return Ok(Standstill::Missed(WERE_INSIDE));
+                        }
                         asked.remove(&other);
-                        Stopped::regained(other).resume(0)?;
                     }
                 }
             }
             if !awaited {
                 let leads_there = |word: u64| replaced.iter().any(|range| range.contains(&word));
                 let returns = all.iter().any(|one| self.has_on_stack(one, &leads_there));
-                return Ok((!returns).then_some(all));
+                return Ok(if returns { Standstill::Missed(WILL_RETURN) } else { Standstill::Reached(all) });
             }
             if Instant::now() > deadline {
-                return Ok(None);
+                return Ok(Standstill::Missed(if is_inside { WERE_INSIDE } else { RAN_NOT }));
             }
             std::thread::yield_now();
+        }
+    }
+
+    /// Lets a thread go on that has stopped inside. False: it stands there until the session has served its stop.
+    fn goes_on_inside(&mut self, tid: i32, stops: &mut Stops) -> Result<bool> {
+        let of_it = |(waiting, ..): &(i32, WaitStatus, Stopped)| *waiting == tid;
+        let Some(at) = stops.waiting.iter().position(of_it) else { return Ok(true) };
+        let Some(signal) = stops.waiting.get(at).and_then(|(_, status, _)| signal_to_go_on_with(*status)) else {
+            return Ok(false);
+        };
+        let thread = Stopped::regained(tid);
+        if signal != 0 {
+            self.on_signal(tid, &thread, signal)?;
+        }
+        stops.waiting.remove(at);
+        match thread.resume(signal) {
+            Err(error) if !error.is_out_of_reach() => Err(error),
+            _ => Ok(true),
         }
     }
 
@@ -112,6 +141,10 @@ impl Process {
                 || !matches!(self.space.locate(Addr(pc)), PcLocation::Program | PcLocation::BehindTrap(_))
         };
         if let Some((_, status, stopped)) = stops.waiting.iter().find(|(waiting, ..)| *waiting == tid) {
+            // it executes nothing more, wherever it stands
+            if *status == WaitStatus::Event(Event::Exit) {
+                return Ok(Stand::Clear(None));
+            }
             let regs = match stopped.registers() {
                 Ok(raw) => raw.regs(),
                 // it is being killed
@@ -157,5 +190,32 @@ impl Process {
             at += PIECE;
         }
         false
+    }
+}
+
+/// With which signal a thread goes on that is not to stay where it has stopped, 0: with none. None: only who serves the
+/// stop can tell.
+const fn signal_to_go_on_with(status: WaitStatus) -> Option<i32> {
+    match status {
+        WaitStatus::EventStop => Some(0),
+        // these two may be ours
+        WaitStatus::Signal(SIGTRAP | SYSTEM_CALL_STOP) => None,
+        WaitStatus::Signal(signal) => Some(signal),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_about_to_get_a_signal_goes_on_with_it() {
+        let told = [WaitStatus::EventStop, WaitStatus::Signal(17), WaitStatus::Signal(11)];
+        assert_eq!(told.map(signal_to_go_on_with), [Some(0), Some(17), Some(11)]);
+        let trap = [WaitStatus::Signal(SIGTRAP), WaitStatus::Signal(SYSTEM_CALL_STOP)];
+        assert_eq!(trap.map(signal_to_go_on_with), [None, None]);
+        let others = [WaitStatus::GroupStop(19), WaitStatus::Event(Event::Clone), WaitStatus::Unknown(5)];
+        assert_eq!(others.map(signal_to_go_on_with), [None; 3]);
     }
 }

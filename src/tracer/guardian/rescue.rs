@@ -360,7 +360,7 @@ impl Space {
 
     /// The kernel lets this wait for the end of an exec, which may wait for threads that have to end, and are ours.
     fn seize_alone(&self, tid: i32) -> Result<()> {
-        let _alone = chain::before_seizing(self.pid)?;
+        let _alone = chain::before_rescuing(self.pid)?;
         let _alarm = Alarm::every(10 * PAUSE)?;
         let began = Instant::now();
         while !ptrace::seize_unless_interrupted(tid, 0)? {
