@@ -113,7 +113,7 @@ pub fn long() -> Vec<Workload> {
         let target = String::from_utf8_lossy(&target).trim().to_owned();
         found.add(
             "cc1plus",
-            &[&cc1plus, "-quiet", "-imultiarch", &target, "-D_GNU_SOURCE", "-O2", &headers, "-o", "/dev/null"],
+            &[&cc1plus, "-quiet", "-imultiarch", &target, "-D_GNU_SOURCE", "-O0", &headers, "-o", "/dev/null"],
         );
     }
     for (name, compiler, flags) in [

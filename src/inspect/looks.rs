@@ -1,7 +1,8 @@
 //! Looks at a process that stands still: one, or as many as it takes.
 //!
 //! A thread that is stopped inside of the allocator leaves something half done: a chunk that is no longer in its list, or not yet. At another moment it is done. So where
-//! the heap is not as the allocator leaves it, the process goes on, and is looked at once more. What is found at the same place by two looks in a row is the heap's own.
+//! the heap is not as the allocator leaves it, the process goes on, and is looked at once more. What is found at the same
+//! place by two looks in a row is the heap's own. So is it where no allocator is found: its main structure may be half done.
 
 use super::modules;
 use super::seen::Seen;
@@ -70,8 +71,8 @@ pub(super) fn look<T: Send>(
         };
         stood += look.stood;
         warnings.append(&mut look.warnings);
-        let findings = look.walk.as_ref().map_or(&[][..], |walk| &walk.findings).to_vec();
-        if !looks.take(&findings, look) {
+        let findings = look.walk.as_ref().map(|walk| walk.findings.clone());
+        if !looks.take(findings.as_deref(), look) {
             break;
         }
     }
@@ -144,7 +145,8 @@ fn is_shared(mapping: &Mapping) -> bool {
 struct Looks<T> {
     /// The one with the fewest findings so far, and how many it has.
     kept: Option<(usize, T)>,
-    last: Option<HashSet<(Addr, Fault)>>,
+    /// What the last look has found; None in it: no allocator.
+    last: Option<Option<HashSet<(Addr, Fault)>>>,
     left: u32,
     /// Whether all that the last look has found was found by the one before, too.
     agree: bool,
@@ -155,17 +157,24 @@ impl<T> Looks<T> {
         Self { kept: None, last: None, left: MOST, agree: false }
     }
 
-    /// The findings of the look that is kept.
+    /// How many findings the look has that is kept; more than any of one that has found no allocator.
     fn fewest(&self) -> Option<usize> {
         self.kept.as_ref().map(|(findings, _)| *findings)
     }
 
-    /// Takes a look that has found this. Whether another one is to follow.
-    fn take(&mut self, findings: &[Finding], look: T) -> bool {
-        let found: HashSet<_> = findings.iter().map(|finding| (finding.at, finding.what)).collect();
-        self.agree = found.is_empty() || self.last.as_ref().is_some_and(|last| found.is_subset(last));
-        if self.fewest().is_none_or(|fewest| findings.len() < fewest) {
-            self.kept = Some((findings.len(), look));
+    /// Takes a look that has found this; None: no allocator. Whether another one is to follow.
+    fn take(&mut self, findings: Option<&[Finding]>, look: T) -> bool {
+        let places = |findings: &[Finding]| findings.iter().map(|finding| (finding.at, finding.what)).collect();
+        let found: Option<HashSet<_>> = findings.map(places);
+        self.agree = match (&found, &self.last) {
+            (Some(found), _) if found.is_empty() => true,
+            (Some(found), Some(Some(last))) => found.is_subset(last),
+            (None, Some(None)) => true,
+            _ => false,
+        };
+        let count = findings.map_or(usize::MAX, <[_]>::len);
+        if self.fewest().is_none_or(|fewest| count < fewest) {
+            self.kept = Some((count, look));
         }
         self.last = Some(found);
         self.left = self.left.saturating_sub(1);
@@ -184,7 +193,7 @@ mod tests {
     /// Takes looks that find something at these places until they end: how many were taken, which was kept, and whether they agree.
     fn taken(looks: &[&[u64]]) -> (usize, usize, bool) {
         let mut taken = Looks::new();
-        let count = (0..looks.len()).position(|number| !taken.take(&found(looks[number]), number));
+        let count = (0..looks.len()).position(|number| !taken.take(Some(&found(looks[number])), number));
         (count.expect("they end") + 1, taken.kept.expect("one is kept").1, taken.agree)
     }
 
@@ -203,8 +212,22 @@ mod tests {
         assert_eq!(taken(&[&[1, 2], &[1, 3], &[1], &[]]), (3, 2, true));
         // the same place is not enough
         let mut looks = Looks::new();
-        assert!(looks.take(&found(&[1]), ()));
-        assert!(looks.take(&[Finding { at: Addr(1), what: Fault::Circle, before: None }], ()));
+        assert!(looks.take(Some(&found(&[1])), ()));
+        assert!(looks.take(Some(&[Finding { at: Addr(1), what: Fault::Circle, before: None }]), ()));
+    }
+
+    #[test]
+    fn two_looks_decide_that_there_is_no_allocator() {
+        let mut looks = Looks::new();
+        assert!(looks.take(None, 1));
+        assert!(!looks.take(Some(&[]), 2));
+        assert_eq!(looks.kept, Some((0, 2)));
+        let mut looks = Looks::new();
+        assert!(looks.take(None, 1) && !looks.take(None, 2) && looks.agree);
+        // one that has found it is kept
+        let mut looks = Looks::new();
+        assert!(looks.take(Some(&found(&[1, 2])), 1) && looks.take(None, 2) && !looks.take(None, 3));
+        assert_eq!(looks.kept, Some((2, 1)));
     }
 
     #[test]

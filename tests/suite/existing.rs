@@ -273,6 +273,57 @@ fn a_program_that_ends_in_the_midst_of_the_walk_is_told_whole() {
     }
 }
 
+/// A child that is made while the copy is walked has no probe in its memory, and what the process has is known as ever.
+#[test]
+fn a_fork_in_the_midst_of_the_walk_harms_nobody() {
+    for engine in ["trap", "jump"] {
+        let (mut running, pid) = start_large(MANY);
+        let (blocks, _) = live_in(pid);
+        let tracer = Program::new("/bin/true").stays_on_trap("this test names the engine");
+        let attached = tracer.start_attached(&["--existing", "--engine", engine], pid);
+        wait_until_copied(pid);
+        running.send("go");
+        let gone = running.value("gone");
+        let gone: u64 = gone.split(' ').next().unwrap().parse().unwrap();
+        running.send("fork");
+        assert_eq!(running.value("child"), "7", "{engine}");
+        procfs::wait_until_answered(pid);
+        procfs::order(pid, "detach");
+        let report = tracer.collect(attached.wait().success()).report;
+        assert_eq!(from_before(&report).0, blocks - gone, "{engine}");
+        assert_eq!(report.total("allocations"), 300, "{engine}: the child's are none of its own");
+        assert_eq!(report.anomaly("unknown_frees"), 0, "{engine}");
+        procfs::assert_left_as_it_was(pid);
+        running.feed(b"");
+        running.wait().success();
+    }
+}
+
+/// An exec while the copy is walked: what the image before had is gone with it, and the new one is seen from its beginning.
+#[test]
+fn an_exec_in_the_midst_of_the_walk_begins_anew() {
+    for engine in ["trap", "jump"] {
+        let (mut running, pid) = start_large(MANY);
+        let (blocks, _) = live_in(pid);
+        let tracer = Program::new("/bin/true").stays_on_trap("this test names the engine");
+        let attached = tracer.start_attached(&["--existing", "--engine", engine], pid);
+        wait_until_copied(pid);
+        running.send("go");
+        let gone = running.value("gone");
+        let gone: u64 = gone.split(' ').next().unwrap().parse().unwrap();
+        running.send("exec");
+        assert_eq!(running.value("ready"), pid.to_string(), "{engine}");
+        procfs::wait_until_answered(pid);
+        procfs::order(pid, "detach");
+        let report = tracer.collect(attached.wait().success()).report;
+        assert_eq!(report.number("/images/0/gone_with_exec/objects"), blocks - gone + 300, "{engine}");
+        assert_about(report.total("live_blocks"), 1000, engine);
+        procfs::assert_left_as_it_was(pid);
+        running.feed(b"");
+        running.wait().success();
+    }
+}
+
 /// Somebody kills the copy, as the kernel does where memory is short.
 #[test]
 fn a_copy_that_is_killed_in_the_midst_of_the_walk_is_told() {

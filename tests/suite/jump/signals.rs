@@ -150,21 +150,3 @@ fn j25_all_signals_are_blocked() {
         assert_eq!(ways.count(), 1 << 10);
     }
 }
-
-/// Signals come without end to threads that are in the allocator. One that was about to get one in its first instructions
-/// stood there as long as the others were waited for, and some attaches never came to the jump engine.
-#[test]
-fn threads_that_are_about_to_get_a_signal_do_not_keep_the_engine_out() {
-    let mut target = Program::fixture("signalled_workers").args(["12"]).start();
-    let pid = target.value("ready").parse().unwrap();
-    for round in 0..crate::suite::rounds(8) {
-        let tracer = Program::new("/bin/true");
-        let attached = tracer.start_attached(&["--engine", "auto", "--duration", "1500ms"], pid);
-        let traced = tracer.collect(attached.wait().success());
-        assert_eq!(traced.report.text("/engine"), "jump", "round {round}: {}", traced.ended.stderr);
-        procfs::assert_left_as_it_was(pid);
-    }
-    target.feed(b"");
-    assert_eq!(target.line(), "ok");
-    target.wait().success();
-}
