@@ -1,5 +1,7 @@
-//! Engines and other tools side by side: what each adds to a malloc/free pair, at several depths of the stack, and from how many
-//! pairs a second on that is more than a tenth of the program's time; and the jump engine as a part of heaptrack, on all processors and on one.
+//! Engines and other tools side by side: what each adds to a malloc/free pair, at several depths of the stack, and from how
+//! many pairs a second on that is more than a tenth of the program's time. What a tool does once counts as a part of its
+//! pairs, of which there are as many as take it a second or so: heaptrack, whose work is the same, is compared by slopes
+//! of the same counts (`slopes.rs`).
 
 use super::basics::installed;
 use super::programs::{heaptrace, pairs};
@@ -24,12 +26,7 @@ struct Tool {
     pairs: u64,
 }
 
-/// The tools that are compared, by their places in the table.
-const JUMP: usize = 1;
-const JUMP_NO_FREES: usize = 2;
-const HEAPTRACK: usize = 4;
-
-/// Prints all tables: ns added by each tool, how many pairs a second it bears, and the ratios.
+/// Prints both tables: what each tool adds, and how many pairs a second it bears.
 pub fn table(program: &Path) {
     let probes = Uprobes::place();
     let tools = tools(probes.is_some());
@@ -48,22 +45,6 @@ pub fn table(program: &Path) {
         let cells = cells(row, |ns| if ns > 0.0 { count(TOLERATED * 1e9 / ns) } else { "any".to_owned() });
         println!("depth {depth:<6}{:>12}{cells}", "");
     }
-    println!("parts of what heaptrack adds:");
-    for (depth, row) in DEPTHS.iter().zip(&added) {
-        ratios(&format!("depth {depth}"), row[JUMP], row[JUMP_NO_FREES], row[HEAPTRACK], "limits 0.20, 0.15");
-    }
-    for depth in DEPTHS {
-        let on_one = |words: &[String]| [&["taskset".to_owned(), "-c".to_owned(), "0".to_owned()], words].concat();
-        let plain = pairs(&on_one(&[]), program, PLAIN, depth);
-        let added = |tool: &Tool| Some(pairs(&on_one(tool.words.as_ref()?), program, tool.pairs, depth) - plain);
-        let [jump, no_frees, heaptrack] = [JUMP, JUMP_NO_FREES, HEAPTRACK].map(|tool| added(&tools[tool]));
-        ratios(&format!("depth {depth}, all on one CPU"), jump, no_frees, heaptrack, "limits 0.35, 0.35");
-    }
-}
-
-fn ratios(name: &str, jump: Option<f64>, no_frees: Option<f64>, heaptrack: Option<f64>, limits: &str) {
-    let part = |of: Option<f64>| of.zip(heaptrack).map_or("-".to_owned(), |(a, b)| format!("{:.2}", a / b));
-    println!("{name:<26} jump {}, --no-free-stacks {}   {limits}", part(jump), part(no_frees));
 }
 
 /// Breakpoints of the kernel's own at malloc and free of the C library, as long as this lives.
@@ -120,7 +101,6 @@ fn tools(has_uprobes: bool) -> Vec<Tool> {
         Tool { name: "jump", words: ours(&["--engine", "jump"]), pairs: 1_000_000 },
         Tool { name: "jump -frees", words: ours(&no_free_stacks), pairs: 1_000_000 },
         Tool { name: "sampled", words: ours(&sampled), pairs: 5_000_000 },
-        Tool { name: "heaptrack", words: other("heaptrack", format!("heaptrack -o {out}")), pairs: 200_000 },
         Tool { name: "Memcheck", words: other("valgrind", "valgrind -q".to_owned()), pairs: 200_000 },
         Tool {
             name: "uprobes",

@@ -1,6 +1,5 @@
-//! Whole runs of real programs of 0.2 to 5 s, start and end of the tool included: alone and under each tool, in turn.
-//! What heaptrack
-//! does afterwards, its analysis, is a step of its own and does not count.
+//! Whole runs of real programs of 0.1 to 2 s, start and end of the tool included: alone and under each tool, in turn.
+//! What heaptrack does afterwards, its analysis, is a step of its own and does not count.
 
 use super::basics::median;
 use super::measured::{Cost, PLACES, Page, Place, Tool, tools};

@@ -1,6 +1,5 @@
-//! What runs cost: wall time, and the CPU time of the program and of all that the tool runs; on a machine that is
-//! shared in
-//! different ways.
+//! What runs cost: wall time, and the CPU time of the program and of all that the tool runs; on a machine that is shared
+//! in different ways.
 
 use super::basics::{installed, median};
 use super::programs::heaptrace;
@@ -50,8 +49,7 @@ pub struct Tool {
     pub words: Vec<String>,
 }
 
-/// The tools that see each call without a stop, as far as they are installed. heaptrack has no options that would make
-/// it
+/// The tools that see each call without a stop, as far as they are installed. heaptrack has no options that would make it
 /// faster; its own interpreter is a process beside it, whose CPU time counts as heaptrace's does.
 pub fn tools() -> Vec<Tool> {
     let out = format!("{}/bench-heaptrack", env!("CARGO_TARGET_TMPDIR"));

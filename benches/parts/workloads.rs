@@ -112,7 +112,7 @@ pub fn long() -> Vec<Workload> {
             Command::new("g++").arg("-print-multiarch").output().map(|output| output.stdout).unwrap_or_default();
         let target = String::from_utf8_lossy(&target).trim().to_owned();
         found.add(
-            "cc1plus",
+            "cc1plus -O0",
             &[&cc1plus, "-quiet", "-imultiarch", &target, "-D_GNU_SOURCE", "-O0", &headers, "-o", "/dev/null"],
         );
     }
