@@ -105,7 +105,8 @@ impl<R: Row<N>, const N: usize> Packed<R, N> {
     pub fn push(&mut self, row: &R) {
         const { assert!(N <= 64, "a bit for each number") };
         if self.len.is_multiple_of(STRIDE) {
-            let has_room = |piece: &Vec<u8>| piece.capacity() - piece.len() >= STRIDE * (N + 1) * LONGEST;
+            // a clone's last piece has no room but what it takes anew
+            let has_room = |piece: &Vec<u8>| piece.len() + STRIDE * (N + 1) * LONGEST <= piece.capacity().min(PIECE);
             if !self.pieces.last().is_some_and(has_room) {
                 self.pieces.push(Vec::with_capacity(if self.pieces.is_empty() { FIRST_PIECE } else { PIECE }));
             }
@@ -367,6 +368,9 @@ mod tests {
             prop_assert_eq!(packed.len(), rows.len());
             prop_assert!(packed.iter().eq(rows.iter().cloned()));
             prop_assert!((0..=rows.len()).all(|at| packed.get(at).as_ref() == rows.get(at)));
+            let mut longer = packed.clone();
+            longer.extend(rows.iter().cloned());
+            prop_assert!((0..2 * rows.len()).all(|at| longer.get(at).as_ref() == rows.get(at % rows.len())));
             prop_assert!(packed.into_rows().eq(rows));
         }
     }

@@ -13,7 +13,7 @@ const PAIRS: &str = "
 heaptrack, too, records each call with its stack. Both have the same work, the same counts and their usual options;
 `--no-free-stacks` is what heaptrack does: it keeps no stacks of frees. All take turns, so that a machine whose speed changes
 is as slow for each. CPU time is that of the program and of all processes of the tool. Analysis of heaptrack's file, which is a
-step of its own, does not count. Beside busy loops three runs are few: figures below zero show how much they vary.
+step of its own, does not count. Figures below zero show how much runs vary, most of all beside busy loops.
 
 ## Pairs of malloc and free
 

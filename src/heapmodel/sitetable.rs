@@ -5,7 +5,7 @@ use crate::addr::{FunctionId, StackId};
 use crate::figures::Amount;
 use crate::packed::{Packed, Row};
 
-/// Sites in the order of their keys: stack, thread, function, size, interval.
+/// Sites; the model gives them in the order of their keys: stack, thread, function, size, interval.
 pub type SiteTable = Packed<SiteStats, 19>;
 
 impl SiteStats {

@@ -256,7 +256,7 @@ pub fn lack_names(modules: usize, locations: &[Location], functions: &[Function]
 /// The stacks that anything refers to, ascending.
 fn used_stacks(sites: &SiteTable, errors: &[HeapError]) -> Vec<StackId> {
     let of_errors = errors.iter().flat_map(|e| [Some(e.stack), e.alloc_stack, e.free_stack]).flatten();
-    // they are sorted by their stacks
+    // most are sorted by their stacks
     let mut ids: Vec<StackId> = sites.iter().map(|s| s.key.stack).collect();
     ids.dedup();
     ids.extend(of_errors);

@@ -215,8 +215,11 @@ impl Stacks {
         self.locations.slice(self.entries.get(stack).map_or(0..0, |entry| entry.range()))
     }
 
-    /// Adds a stack of which nothing else is known; gives its number.
+    /// Adds a stack of which nothing else is known; gives its number. Behind four billion locations stacks have none.
     pub fn add(&mut self, locations: &[u32], quality: Quality) -> usize {
+        let has_room = self.locations.len() + locations.len() <= u32::MAX as usize;
+        // one of which nothing is known
+        let (locations, quality) = if has_room { (locations, quality) } else { (&[][..], Quality::Truncated) };
         self.entries.push(Entry::new(self.locations.len(), locations.len(), quality));
         locations.iter().for_each(|location| self.locations.push(*location));
         self.entries.len() - 1
@@ -230,6 +233,7 @@ impl Stacks {
     }
 
     /// Puts another stack in the place of one that is there.
+    #[cfg(test)]
     pub fn replace(&mut self, number: usize, stack: Stack) {
         let Some(entry) = self.entries.get_mut(number) else { return };
         *entry = Entry::new(self.locations.len(), stack.locations.len(), stack.quality);

@@ -112,6 +112,11 @@ pub fn status_number(tid: i32, key: &str) -> Option<i32> {
     status_field(tid, key)?.split_whitespace().next()?.parse().ok()
 }
 
+/// How many threads a process has, among them a first one that has ended.
+pub fn thread_count(pid: i32) -> Option<usize> {
+    status_number(pid, "Threads").and_then(|threads| usize::try_from(threads).ok())
+}
+
 /// The most memory that a task's process has had resident since its program began, in bytes: `VmHWM` of proc(5), which
 /// begins anew at an exec and at a fork with what is resident then. None if its memory is gone, as that of a zombie.
 pub fn peak_resident(tid: i32) -> Option<u64> {

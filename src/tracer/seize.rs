@@ -147,7 +147,8 @@ impl Seizure {
         let mut refused = None;
         let listed = procfs::tasks(self.pid)?;
         // a list ends at a thread that ends while it is made
-        let is_whole = listed.iter().all(|tid| procfs::state(self.pid, *tid).is_some());
+        let there = listed.iter().filter(|tid| procfs::state(self.pid, **tid).is_some()).count();
+        let is_whole = procfs::thread_count(self.pid).is_none_or(|threads| there >= threads);
         for tid in listed {
             if self.seized.contains_key(&tid) || procfs::is_kernel_worker(self.pid, tid) {
                 continue;

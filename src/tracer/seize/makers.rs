@@ -76,18 +76,22 @@ pub(super) fn await_all(pid: i32, tids: impl Iterator<Item = i32>) -> Result<Vec
     let began = Instant::now();
     while !awaited.is_empty() && began.elapsed() < PATIENCE {
         for (tid, maker) in awaited.clone() {
-            let (seen, stops_again) = match maker {
-                Maker::Runs => look_at_interrupted(pid, tid)?,
-                Maker::Sleeps => (maker_of(pid, tid) != Some(Maker::Sleeps), false),
-            };
-            if !seen {
+            if maker == Maker::Sleeps {
+                match maker_of(pid, tid) {
+                    Some(Maker::Sleeps) => {}
+                    // it may be in that call still, or in the next one
+                    Some(Maker::Runs) => {
+                        ptrace::interrupt(tid)
+                            .or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) })?;
+                        awaited.insert(tid, Maker::Runs);
+                    }
+                    None => drop(awaited.remove(&tid)),
+                }
                 continue;
             }
-            awaited.remove(&tid);
-            if maker == Maker::Sleeps && maker_of(pid, tid) == Some(Maker::Runs) {
-                // it may have gone on to the next one
-                ptrace::interrupt(tid).or_else(|error| if error.is_out_of_reach() { Ok(()) } else { Err(error) })?;
-                awaited.insert(tid, Maker::Runs);
+            let (seen, stops_again) = look_at_interrupted(pid, tid)?;
+            if seen {
+                awaited.remove(&tid);
             }
             if stops_again {
                 owing.push(tid);
