@@ -21,7 +21,8 @@ use crate::support::{fixtures, procfs};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Runs a program by the engine. It must have been on the jump engine, which its few stops show.
+/// Runs a program by the engine. It must have been on the jump engine, which its few stops show: the trap engine has one for
+/// each event at least. Signals that others send are stops, too, however slow the machine is.
 fn by(engine: &str, program: &Program, options: &[&str]) -> Traced {
     let traced = program.traced_with(&[&["--engine", engine], options].concat());
     // where nothing is allocated there is nothing to change the code for
@@ -29,7 +30,7 @@ fn by(engine: &str, program: &Program, options: &[&str]) -> Traced {
     assert_eq!(traced.report.text("/engine"), sees);
     let (stops, events) = (traced.report.number("/cost/stops"), traced.report.number("/cost/events"));
     if engine == "jump" && events > 5000 {
-        assert!(stops < events / 4, "{stops} stops for {events} events: {}", traced.ended.stderr);
+        assert!(stops < events / 2, "{stops} stops for {events} events: {}", traced.ended.stderr);
     }
     traced
 }
