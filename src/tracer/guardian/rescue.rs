@@ -344,6 +344,10 @@ impl Space {
         }
         let signal = if let WaitStatus::Signal(signal) = status { signal } else { 0 };
         let look = if self.written.is_clear(pc) { Look::Clear } else { Look::Again };
+        if status == WaitStatus::EventStop {
+            // It was we who ended its epoll_wait(2).
+            thread.restart_interrupted_call()?;
+        }
         thread.detach(signal)?;
         Ok(look)
     }
@@ -442,6 +446,7 @@ impl Space {
                     if !matches!(called, Ok(_) | Err(TracerError::Overtaken { .. })) {
                         return called.map(|_| false);
                     }
+                    thread.restart_interrupted_call()?;
                     thread.detach(0)?;
                     return Ok(matches!(called, Ok(0)));
                 }
