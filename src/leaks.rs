@@ -71,7 +71,8 @@ pub enum RootKind {
     Registered,
     /// The program's word that a block is no leak (`__lsan_ignore_object`, `__lsan_disable`).
     Ignored,
-    /// A thread in the allocator, which of several can't be told: it was just giving the block to the program, or being given it back.
+    /// A thread in the allocator, which of several can't be told: it was just giving the block to the program, or being
+    /// given it back.
     InMotion,
     /// The kernel, which hands the pointer back to the program.
     Kernel(KernelHolder),

@@ -1,8 +1,8 @@
 //! A table of rows of numbers of which most are small or zero, as the figures of a million call sites are: a row takes
 //! some 15 bytes, where its numbers take 150. Pure.
 //!
-//! A row begins with one bit for each of its numbers: whether it is not zero. Those that are not follow. Bits and numbers
-//! are written as LEB128: seven bits a byte, the lowest first, with the top bit set in all bytes but the last.
+//! A row begins with one bit for each of its numbers: whether it is not zero. Those that are not follow. Bits and
+//! numbers are written as LEB128: seven bits a byte, the lowest first, with the top bit set in all bytes but the last.
 
 use rustc_hash::FxHashMap;
 use serde::de::{SeqAccess, Visitor};
@@ -191,7 +191,8 @@ impl<'a, R: Row<N>, const N: usize> IntoIterator for &'a Packed<R, N> {
     }
 }
 
-/// A table that is being made, of whose rows some are changed after they were added. Those lie apart until they are many.
+/// A table that is being made, of whose rows some are changed after they were added. Those lie apart until they are
+/// many.
 pub struct Growing<R, const N: usize> {
     rows: Packed<R, N>,
     changed: FxHashMap<u32, R>,

@@ -1,7 +1,7 @@
-//! Engines and other tools side by side: what each adds to a malloc/free pair, at several depths of the stack, and from how
-//! many pairs a second on that is more than a tenth of the program's time. What a tool does once counts as a part of its
-//! pairs, of which there are as many as take it a second or so: heaptrack, whose work is the same, is compared by slopes
-//! of the same counts (`slopes.rs`).
+//! Engines and other tools side by side: what each adds to a malloc/free pair, at several depths of the stack, and from
+//! how many pairs a second on that is more than a tenth of the program's time. What a tool does once counts as a part
+//! of its pairs, of which there are as many as take it a second or so: heaptrack, whose work is the same, is compared
+//! by slopes of the same counts (`slopes.rs`).
 
 use super::basics::installed;
 use super::programs::{heaptrace, pairs};

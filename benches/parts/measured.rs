@@ -1,5 +1,5 @@
-//! What runs cost: wall time, and the CPU time of the program and of all that the tool runs; on a machine that is shared
-//! in different ways.
+//! What runs cost: wall time, and the CPU time of the program and of all that the tool runs; on a machine that is
+//! shared in different ways.
 
 use super::basics::{installed, median};
 use super::programs::heaptrace;

@@ -1,6 +1,6 @@
-//! What a pair of malloc and free costs under each tool: the slope between two counts of pairs, so that what a tool does
-//! once, at its start and end, is a figure of its own. The counts are the same for all that are compared. All take turns,
-//! so that a machine whose speed changes is as slow for each.
+//! What a pair of malloc and free costs under each tool: the slope between two counts of pairs, so that what a tool
+//! does once, at its start and end, is a figure of its own. The counts are the same for all that are compared. All take
+//! turns, so that a machine whose speed changes is as slow for each.
 
 use super::basics::installed;
 use super::measured::{Cost, PLACES, Page, Place, Tool, tools};

@@ -13,8 +13,8 @@ const PIECE: usize = 128;
 /// Whether the code behind a system call, which stands at `address`, does without what `register` holds, one that a
 /// call need not keep (System V x86-64 ABI): on all ways that lead on from there nothing reads it before it is
 /// overwritten, up to the function's return; called functions are followed, unless they are not told the register
-/// (r10). A way that leads to a system call counts as one that reads it, as that may be the same call again. `code` reads code at an address, and says
-/// how many bytes.
+/// (r10). A way that leads to a system call counts as one that reads it, as that may be the same call again. `code`
+/// reads code at an address, and says how many bytes.
 pub fn is_dead(register: Register, address: u64, mut code: impl FnMut(u64, &mut [u8]) -> usize) -> bool {
     let mut ways = vec![address];
     // where a way joins another one: nothing new follows

@@ -98,8 +98,8 @@ pub(super) struct Inside {
 }
 
 impl Inside {
-    /// Whether it may not have moved since it stood as `before`: it is at the same instruction, with the same stack. What else is in its registers a system call or a
-    /// handler of signals may have changed.
+    /// Whether it may not have moved since it stood as `before`: it is at the same instruction, with the same stack.
+    /// What else is in its registers a system call or a handler of signals may have changed.
     pub(super) fn stands_where(&self, before: &Self) -> bool {
         let place = |thread: &Self| thread.running.map(|regs| (thread.tid, regs.rip, regs.sp()));
         place(self).is_some_and(|now| Some(now) == place(before))

@@ -1,8 +1,9 @@
 //! Looks at a process that stands still: one, or as many as it takes.
 //!
-//! A thread that is stopped inside of the allocator leaves something half done: a chunk that is no longer in its list, or not yet. At another moment it is done. So where
-//! the heap is not as the allocator leaves it, the process goes on, and is looked at once more. What is found at the same
-//! place by two looks in a row is the heap's own. So is it where no allocator is found: its main structure may be half done.
+//! A thread that is stopped inside of the allocator leaves something half done: a chunk that is no longer in its list,
+//! or not yet. At another moment it is done. So where the heap is not as the allocator leaves it, the process goes on,
+//! and is looked at once more. What is found at the same place by two looks in a row is the heap's own. So is it where
+//! no allocator is found: its main structure may be half done.
 
 use super::modules;
 use super::seen::Seen;

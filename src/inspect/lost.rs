@@ -97,8 +97,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// So many looks more are taken at most.
 const MOST_MORE: u32 = 3;
 
-/// The threads that are to run between two looks: those that wait in a system call stay where they are for as long as that
-/// takes.
+/// The threads that are to run between two looks: those that wait in a system call stay where they are for as long as
+/// that takes.
 fn awaited(inside: &[Inside]) -> impl Iterator<Item = i32> {
     inside.iter().filter(|thread| thread.running.is_some()).map(|thread| thread.tid)
 }

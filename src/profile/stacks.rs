@@ -1,5 +1,5 @@
-//! The table of a profile's stacks. There may be a million of 30 frames each: their locations stand one behind the other,
-//! two bytes each as long as there are few locations, else four; and what few stacks have is apart.
+//! The table of a profile's stacks. There may be a million of 30 frames each: their locations stand one behind the
+//! other, two bytes each as long as there are few locations, else four; and what few stacks have is apart.
 
 use super::objects::ObjectType;
 use super::saved::LeakLabel;

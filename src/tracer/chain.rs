@@ -139,9 +139,9 @@ pub(super) fn before_seizing(pid: i32) -> super::Result<Alone> {
     before_seizing_within(pid, PATIENCE)
 }
 
-/// The same for the guardian, whose targets die if they are kept waiting: each of their threads may come to a breakpoint
-/// meanwhile. A heaptrace that seizes needs the lock for less than a millisecond as a rule; whoever holds it for longer,
-/// as anyone may, does not keep the guardian from its work.
+/// The same for the guardian, whose targets die if they are kept waiting: each of their threads may come to a
+/// breakpoint meanwhile. A heaptrace that seizes needs the lock for less than a millisecond as a rule; whoever holds it
+/// for longer, as anyone may, does not keep the guardian from its work.
 ///
 /// # Errors
 /// [`TracerError::OwnTracer`].

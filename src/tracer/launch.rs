@@ -230,8 +230,8 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 /// For so long another tracer may keep a new child before it lets it go.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Seizes a new child. Whoever traces heaptrace may have it first: a debugger or another heaptrace, whose option to stop at
-/// forks attaches to the child, and which lets it go as soon as it has seen that stop.
+/// Seizes a new child. Whoever traces heaptrace may have it first: a debugger or another heaptrace, whose option to
+/// stop at forks attaches to the child, and which lets it go as soon as it has seen that stop.
 fn seize_new(pid: i32, exit_kill: bool) -> Result<()> {
     let began = Instant::now();
     loop {

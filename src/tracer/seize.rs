@@ -30,8 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// neither for a moment, and refuses as it does for lack of rights.
 const DOUBT: Duration = Duration::from_millis(200);
 
-/// Seizes every thread of `pid` whose code is going to be changed, as [`seize_all`] does, and those that were being made
-/// at that moment (see [`makers`]), which no list shows.
+/// Seizes every thread of `pid` whose code is going to be changed, as [`seize_all`] does, and those that were being
+/// made at that moment (see [`makers`]), which no list shows.
 ///
 /// # Errors
 /// Those of [`seize_all`].

@@ -30,8 +30,9 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// * process_madvise: jemalloc, which gives back several pieces at once;
 /// * sched_getaffinity: glibc, which makes as many arenas as there are processors (`arena_get2`).
 ///
-/// nanosleep(2) and mincore(2) are not among them: gperftools' spin locks sleep by futex(2) on Linux, its libunwind calls
-/// mincore, and its heap is not walked. Threads that sleep for other reasons have old return addresses on their stacks.
+/// nanosleep(2) and mincore(2) are not among them: gperftools' spin locks sleep by futex(2) on Linux, its libunwind
+/// calls mincore, and its heap is not walked. Threads that sleep for other reasons have old return addresses on their
+/// stacks.
 const ALLOCATORS_CALLS: [i64; 13] = [
     libc::SYS_brk,
     libc::SYS_futex,

@@ -19,7 +19,8 @@ fn start(fixture: &str, arguments: &[&str]) -> (Running, i32) {
     (running, pid)
 }
 
-/// How often the program has executed itself; None: its command line is not there, as that of a new image is not for a moment.
+/// How often the program has executed itself; None: its command line is not there, as that of a new image is not for a
+/// moment.
 fn execs(pid: i32) -> Option<u64> {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let last = line.strip_suffix(&[0]).and_then(|line| line.rsplit(|&byte| byte == 0).next());
@@ -317,8 +318,8 @@ fn a_frozen_guardian_does_not_keep_heaptrace() {
     super::attach::assert_victim_well(victim, pid);
 }
 
-/// A thread is in the midst of clone(2) at the attach: the kernel has decided already that the new thread is not traced, and
-/// lists it nowhere. It died of the first breakpoint that it came to.
+/// A thread is in the midst of clone(2) at the attach: the kernel has decided already that the new thread is not
+/// traced, and lists it nowhere. It died of the first breakpoint that it came to.
 #[test]
 fn attach_while_a_thread_is_half_made() {
     let mut target = Program::fixture("half_made").start();

@@ -299,7 +299,8 @@ fn a_fork_in_the_midst_of_the_walk_harms_nobody() {
     }
 }
 
-/// An exec while the copy is walked: what the image before had is gone with it, and the new one is seen from its beginning.
+/// An exec while the copy is walked: what the image before had is gone with it, and the new one is seen from its
+/// beginning.
 #[test]
 fn an_exec_in_the_midst_of_the_walk_begins_anew() {
     for engine in ["trap", "jump"] {

@@ -21,8 +21,8 @@ use crate::support::{fixtures, procfs};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Runs a program by the engine. It must have been on the jump engine, which its few stops show: the trap engine has one for
-/// each event at least. Signals that others send are stops, too, however slow the machine is.
+/// Runs a program by the engine. It must have been on the jump engine, which its few stops show: the trap engine has
+/// one for each event at least. Signals that others send are stops, too, however slow the machine is.
 fn by(engine: &str, program: &Program, options: &[&str]) -> Traced {
     let traced = program.traced_with(&[&["--engine", engine], options].concat());
     // where nothing is allocated there is nothing to change the code for

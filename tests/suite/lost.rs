@@ -212,8 +212,8 @@ fn a_busy_process_is_classified_and_lives() {
     super::attach::assert_victim_well(victim, pid);
 }
 
-/// Pages that a server of faults would have to bring, and that nobody brings, hold nothing: no look waits for them, and what the pages
-/// that are there lead to is reachable.
+/// Pages that a server of faults would have to bring, and that nobody brings, hold nothing: no look waits for them, and
+/// what the pages that are there lead to is reachable.
 #[test]
 fn pages_that_nobody_serves_hold_nothing_up() {
     for options in [&[][..], &["users"]] {

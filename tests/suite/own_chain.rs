@@ -86,8 +86,8 @@ fn heaptrace_refuses_the_debugger_that_it_runs_in() {
     assert_refused(&ended, "(strace)");
 }
 
-/// Anyone may lock /proc, for ever: an attach waits for that for two seconds, and then goes on. In a mount of /proc of its own, as other
-/// tests attach, too.
+/// Anyone may lock /proc, for ever: an attach waits for that for two seconds, and then goes on. In a mount of /proc of
+/// its own, as other tests attach, too.
 #[test]
 fn a_stranger_that_locks_proc_does_not_keep_heaptrace() {
     let mut target = Program::fixture("forever").start();

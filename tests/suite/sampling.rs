@@ -224,8 +224,8 @@ fn a_pause_is_not_counted() {
     }
 }
 
-/// An allocator's own asprintf and getline, whose blocks have their sizes at the return: they are picked there by these,
-/// so that their estimates are right on average, over 10 runs within five standard errors; and all are counted.
+/// An allocator's own asprintf and getline, whose blocks have their sizes at the return: they are picked there by
+/// these, so that their estimates are right on average, over 10 runs within five standard errors; and all are counted.
 #[test]
 fn blocks_whose_sizes_are_known_at_the_return_only_are_sampled() {
     const RUNS: u32 = 10;
@@ -254,7 +254,8 @@ fn blocks_whose_sizes_are_known_at_the_return_only_are_sampled() {
     }
     for (sum, truth) in sums.into_iter().zip(truth) {
         let mean = sum / f64::from(RUNS);
-        // A block of s bytes adds s² (1 - p) / p to the variance, p = 1 - exp(-s / interval): less than s times the interval.
+        // A block of s bytes adds s² (1 - p) / p to the variance, p = 1 - exp(-s / interval): less than s times the
+        // interval.
         let error = (truth * INTERVAL / f64::from(RUNS)).sqrt();
         assert!((mean - truth).abs() < FAR * error, "{mean} on average, not {truth} (± {error})");
     }

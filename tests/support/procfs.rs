@@ -133,7 +133,8 @@ pub fn state(pid: i32) -> Option<char> {
     status_field(pid, "State")?.chars().next()
 }
 
-/// What a thread waits for, as far as the kernel tells: its state and signals, its system call, where in the kernel it is.
+/// What a thread waits for, as far as the kernel says: its state and signals, its system call, where in the kernel it
+/// is.
 pub fn waits(pid: i32, tid: i32) -> String {
     let of = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}")).unwrap_or_default();
     let told = ["State", "TracerPid", "SigPnd", "ShdPnd", "SigBlk"];

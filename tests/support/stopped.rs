@@ -187,7 +187,8 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let pid = self.child.id().cast_signed();
-        // Its end comes when those of its other threads were taken, which are ours, too. A test that has failed must end, whatever is left.
+        // Its end comes when those of its other threads were taken, which are ours, too. A test that has failed must
+        // end, whatever is left.
         let deadline = Instant::now() + Duration::from_secs(10);
         let flags = Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG);
         while Instant::now() < deadline {

@@ -1,11 +1,11 @@
 //! Threads that were in the midst of making another task when they were seized.
 //!
 //! The kernel decides at the beginning of clone(2) whether the new task is traced (`kernel_clone`, `copy_process` of
-//! kernel/fork.c): one that was begun a moment before its maker was seized is not, and nobody tells of it. A maker that
+//! kernel/fork.c): one that was begun a moment before its maker was seized is not, and nobody reports it. A maker that
 //! has no processor for some milliseconds, or waits for memory, has a task to come that no list of /proc shows yet; a
 //! breakpoint would end the program there. So each thread must be seen outside of such a call before breakpoints are
-//! written. Those that sleep elsewhere are not touched. Those that run are told to stop, and go on at once: a clone that
-//! has not come far begins anew then, and its task is traced.
+//! written. Those that sleep elsewhere are not touched. heaptrace stops those that run, which go on at once: a clone
+//! that has not come far begins anew then, and its task is traced.
 
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
@@ -21,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(4);
 /// Pause between two looks at those that are waited for.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// Of a call that waits until its new task has executed a program (CLONE_VFORK of clone(2)). The task is there while it waits.
+/// Of a call that waits until its new task has executed a program (CLONE_VFORK of clone(2)). The task is there while it
+/// waits.
 const VFORK: u64 = 0x4000;
 
 /// How a thread may be in the midst of making a task.
