@@ -6,6 +6,7 @@
 
 pub mod frames;
 pub mod layout;
+pub mod lists;
 pub mod load;
 pub mod merge;
 pub mod nodes;

@@ -8,7 +8,7 @@
 /// The first word of the code region and of the shared region: `heapjump`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
 /// The version of this layout, the word behind [`MAGIC`].
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a [`NOP`], while somebody answers. Who finds
 /// a region that another heaptrace has left needs no more than this, the magic number, and [`STATE_ACTIVE`].
@@ -47,7 +47,7 @@ pub enum Active {
 }
 
 /// Bytes of the shared region.
-pub const SHARED_SIZE: u64 = 0x400_0000;
+pub const SHARED_SIZE: u64 = 0x460_0000;
 
 // ---- control page, at 0: MAGIC, VERSION, then
 
@@ -64,7 +64,7 @@ pub const INDEX_WORD: u64 = 0x88;
 pub const SAMPLED: u64 = 0x90;
 /// A u32: how often a thread that finds its ring full looks again before it asks, [`PATIENT`] or [`IMPATIENT`].
 pub const SPINS: u64 = 0x94;
-/// A u32: of how many frames stacks have at most; 0: nothing is listed ([`LIST`]).
+/// A u32: of how many frames stacks have at most; 0: nothing is listed ([`LIST_AREA`]).
 pub const LIST_DEPTH: u64 = 0x98;
 /// A u32: 0 while [`TAIL_AREA`] has no entry.
 pub const TAILED: u64 = 0x9c;
@@ -206,6 +206,17 @@ pub const CELL_SPUN: u64 = 248;
 pub const CELL_FRAMES: u64 = 256;
 /// Frames of a cell: calls of one thread in progress at a time. A thread with more asks.
 pub const FRAMES: u64 = 8;
+/// In a cell: a u64, how many words the thread has written to its part of [`LIST_AREA`] in all. Written by the thread only, when a list is whole.
+pub const CELL_LISTED: u64 = 768;
+/// In a cell: where the list must end that is being written (process address), for the thread alone.
+pub const CELL_LIST_LIMIT: u64 = 776;
+/// In a cell, for the thread alone: its latest lists, so that it does not write the same one again before the tracer has taken it: [`LATEST`]
+/// entries of 16 bytes, of [`tail_hash`] (u64; 0: none) and the list's number (u64). The upper bits of the hash's lower half say which entry.
+pub const CELL_LATEST: u64 = 832;
+/// See [`CELL_LATEST`]: a power of two.
+pub const LATEST: u64 = 8;
+/// In a cell, in a line of its own: a u64, how many of these words the tracer has taken. Written by the tracer only.
+pub const CELL_LIST_TAIL: u64 = 960;
 /// Bytes of a frame.
 pub const FRAME_SIZE: u64 = 64;
 /// In a frame: where the return address of the call lay on the stack (u64; 0: free).
@@ -239,7 +250,7 @@ pub const fn cell_at(cell: u64) -> u64 {
 
 /// [`COPIES`] slots of [`COPY_SIZE`] bytes.
 pub const COPY_AREA: u64 = 0x4_0000;
-/// Slots for copies of stacks. A slot holds a *list* in place of a copy where all that was missing was a stack whose frames have rules in [`RULE_AREA`].
+/// Slots for copies of stacks.
 pub const COPIES: u64 = 64;
 /// Bytes of a slot: 16 general registers as at the function's entry, in the order of their numbers in instructions (rax, rcx, rdx, rbx,
 /// rsp, rbp, rsi, rdi, r8 to r15), the number of bytes of stack (u64), then the stack from rsp on.
@@ -248,20 +259,34 @@ pub const COPY_SIZE: u64 = 0x1_0000;
 pub const COPY_LEN: u64 = 128;
 /// In a slot: the stack.
 pub const COPY_STACK: u64 = 136;
-/// In [`COPY_LEN`] beside a number n: the slot has no copy, but n return addresses (u64 each, from [`COPY_STACK`] on, the innermost first) of a walk that came to its
-/// end, or to one frame more than stacks have.
-pub const LIST: u64 = 1 << 32;
-/// In a slot with a list: the stack (u64) that the first of these addresses is the caller of.
-pub const LIST_PARENT: u64 = 0;
-/// In a slot with a list: where the list must end (process address), for the thread alone.
-pub const LIST_LIMIT: u64 = 8;
-/// Return addresses that have room in a slot.
-pub const LIST_MOST: u64 = (COPY_SIZE - COPY_STACK) / 8;
 /// In a cell: a u64, where the stack of the thread ends (process address, exclusive), as far as the tracer knows; 0: not known, so that
 /// nothing is copied. It holds for stack pointers from [`CELL_STACK_BEGIN`] on.
 pub const CELL_STACK_END: u64 = 192;
 /// In a cell: a u64, where the mapping of the thread's stack begins at the latest: below it, nothing is known.
 pub const CELL_STACK_BEGIN: u64 = 200;
+
+// ---- lists of return addresses
+
+/// One part of [`LIST_SIZE`] bytes for each cell, in which its thread lists stacks that have no node yet, but whose frames have rules in [`RULE_AREA`]: one list after the
+/// other, round the end. A list is a word with the stack (lower half) that its first address is the caller of and the number n of addresses (upper half), and
+/// these (u64 each, the innermost first), of a walk that came to its end, or to one frame more than stacks have. It does not go round the end: [`LIST_SKIP`] in place of the
+/// first word says that the next one is at the beginning.
+///
+/// A list's number is what [`CELL_LISTED`] was before it, modulo 2^32.
+pub const LIST_AREA: u64 = 0x3e8_0000;
+/// See [`LIST_AREA`].
+pub const LIST_SIZE: u64 = 8 * LIST_WORDS;
+/// Words of a part: a power of two.
+pub const LIST_WORDS: u64 = 1 << 13;
+/// See [`LIST_AREA`].
+pub const LIST_SKIP: u64 = u64::MAX;
+/// Where stacks may have so many frames or more nothing is listed.
+pub const LIST_MOST: u64 = LIST_WORDS / 4;
+
+/// Where the part of a cell begins in the shared region.
+pub const fn lists_at(cell: u64) -> u64 {
+    LIST_AREA + cell * LIST_SIZE
+}
 
 // ---- rings of records
 
@@ -286,11 +311,11 @@ pub const fn ring_at(cell: u64) -> u64 {
 /// In a record: the key that orders it among all of the process (u64). A call that gives something back ([`Kind::Freed`], [`Kind::Began`])
 /// takes s = fetch_add([`SEQ`], 1) before the function runs: 2s + 1. The end of a call loads g = [`SEQ`] after the function has run: 2g.
 pub const RECORD_KEY: u64 = 0;
-/// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 55), flags (bits 56 to 59), the
+/// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 54), flags (bits 55 to 59), the
 /// number of the interval that the block was picked with (bits 60 to 63; 0: it was not, or each call is recorded; see [`PICKED_SHIFT`]).
 ///
-/// The stack is a stack's id, or with [`FLAG_COPY`] the number of a copy slot, or with [`FLAG_CALLER`] the id of the stack that has the
-/// caller only.
+/// The stack is a stack's id, or with [`FLAG_LISTED`] the number of a list, with [`FLAG_COPY`] that of a copy slot, with [`FLAG_CALLER`] the id of the stack that has
+/// the caller only.
 pub const RECORD_WHAT: u64 = 8;
 /// In a record: what the function has returned in rax (u64) of an end; else how many calls of the thread were counted in [`CELL_CALLS`] since it picked
 /// a block last.
@@ -302,6 +327,8 @@ pub const RECORD_OUT: u64 = 48;
 /// In a record: the return address of the call.
 pub const RECORD_CALLER: u64 = 56;
 
+/// Flag of a record: the stack is the number of a list of its thread's ([`LIST_AREA`]).
+pub const FLAG_LISTED: u64 = 1 << 55;
 /// Flag of a record: the stack is the number of a copy slot.
 pub const FLAG_COPY: u64 = 1 << 56;
 /// Flag of a record: the stack is that of the caller only, as frees are not walked.
@@ -312,6 +339,8 @@ pub const FLAG_OUT: u64 = 1 << 58;
 /// gives the slot back when it has taken that first record.
 pub const FLAG_BEGAN: u64 = 1 << 59;
 
+/// The bits of a [`Kind`] behind bit 48 of a record's or frame's word.
+pub const KIND_MASK: u8 = 0x7f;
 /// Where the number of the interval begins in a record's or frame's word.
 pub const PICKED_SHIFT: u64 = 60;
 /// In a frame instead of such a number: the call was counted, and is not recorded. Its frame tells that calls within it are part of it.
@@ -493,7 +522,10 @@ const _: () = {
     assert!(PAGE_AREA + PAGES <= DISTANCE_AREA);
     assert!(DISTANCE_AREA + 8 * DISTANCES <= LIVE_AREA);
     assert!(LIVE_AREA + LIVE_BUCKETS * LIVE_BUCKET <= RULE_AREA);
-    assert!(RULE_AREA + RULES * RULE_SIZE <= SHARED_SIZE);
+    assert!(RULE_AREA + RULES * RULE_SIZE <= LIST_AREA);
+    assert!(LIST_AREA + CELLS * LIST_SIZE <= SHARED_SIZE);
+    assert!(CELL_FRAMES + FRAMES * FRAME_SIZE <= CELL_LISTED);
+    assert!(CELL_LIST_LIMIT + 8 <= CELL_LATEST && CELL_LATEST + 16 * LATEST <= CELL_LIST_TAIL);
     assert!(RULE_AREA.is_multiple_of(COPY_SIZE) && COPY_AREA.is_multiple_of(COPY_SIZE));
     assert!(INTERVAL_AREA + 8 * INTERVALS <= CELL_INDEX);
     assert!(CELL_KEYS >= 2 * CELLS);

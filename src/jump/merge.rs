@@ -12,8 +12,8 @@
 //! passes over it.
 
 use super::layout::{
-    CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, Kind, PICKED_SHIFT, RECORD_ARGS, RECORD_CALLER, RECORD_KEY,
-    RECORD_OUT, RECORD_RESULT, RECORD_SIZE, RECORD_WHAT, RING_RECORDS, cell_at, ring_at,
+    CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, FLAG_LISTED, KIND_MASK, Kind, PICKED_SHIFT, RECORD_ARGS,
+    RECORD_CALLER, RECORD_KEY, RECORD_OUT, RECORD_RESULT, RECORD_SIZE, RECORD_WHAT, RING_RECORDS, cell_at, ring_at,
 };
 use super::shared::Shared;
 
@@ -47,6 +47,8 @@ pub enum RecordedStack {
     Known(u32),
     /// It was not walked: the id of the stack that has the caller only.
     Caller(u32),
+    /// It is the list with this number, of the thread whose record or frame it is.
+    Listed(u32),
     /// It lies in this copy slot.
     Copied(u32),
 }
@@ -55,7 +57,9 @@ impl RecordedStack {
     /// As the second word of a record, or of a frame, has it.
     pub const fn of(what: u64) -> Self {
         let number = what as u32;
-        if what & FLAG_COPY != 0 {
+        if what & FLAG_LISTED != 0 {
+            Self::Listed(number)
+        } else if what & FLAG_COPY != 0 {
             Self::Copied(number)
         } else if what & FLAG_CALLER != 0 {
             Self::Caller(number)
@@ -76,7 +80,7 @@ impl Record {
     pub fn of(words: &[u64; (RECORD_SIZE / 8) as usize]) -> Option<Self> {
         let at = |offset: u64| words.get((offset / 8) as usize).copied().unwrap_or(0);
         let what = at(RECORD_WHAT);
-        let kind = match (what >> 48) as u8 {
+        let kind = match (what >> 48) as u8 & KIND_MASK {
             1 => Kind::Freed,
             2 => Kind::Began,
             3 => Kind::Ended,

@@ -36,9 +36,10 @@ use crate::calls::{Recorded, ToldOfBlock};
 use crate::jump::frames;
 use crate::jump::layout::{
     CELL_COPIES, CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_SIZE, CELL_STACK_BEGIN,
-    CELL_STACK_END, CELL_TAIL, COPIES, IMPATIENT, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS, RING_SIZE,
-    SPINS, cell_at, cell_slot, nested_slot, ring_at,
+    CELL_STACK_END, CELL_TAIL, COPIES, IMPATIENT, LIST_WORDS, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS,
+    RING_SIZE, SPINS, cell_at, cell_slot, nested_slot, ring_at,
 };
+use crate::jump::lists::Lists;
 use crate::jump::load::{Load, Promotion};
 use crate::jump::merge::{Merge, Record};
 use crate::jump::nodes::Nodes;
@@ -144,7 +145,7 @@ pub(super) struct Jump {
     nodes: Nodes,
     rules: Rules,
     tails: Tails,
-    /// The list that was taken last: its memory is used again.
+    /// Room for a list that is taken.
     listed: Vec<u64>,
     merge: Merge,
     /// Which thread has each cell.
@@ -185,6 +186,8 @@ struct Owner {
     fs_base: u64,
     /// Calls of it whose beginnings were told.
     began: Vec<Began>,
+    /// The stacks that it has listed.
+    lists: Lists,
     /// Its latest record, if that is of an operator that passes the call on.
     told: Option<ToldOfBlock>,
     /// Its latest record, if that is of a free.
@@ -240,14 +243,16 @@ impl Jump {
         }
     }
 
-    /// Notes how fast the rings and the slots for copies fill: what the fullest was seen to hold has come since they
+    /// Notes how fast the rings, lists and slots for copies fill: what the fullest was seen to hold has come since they
     /// were drained last. A few copies count as half of a ring: until the first one was unwound, each call with its new
     /// frame is copied, too.
     fn note_pace(&mut self) {
         let copies = Process::sum_of_cells(self, CELL_COPIES);
         // the program can write there
         let copied = copies.wrapping_sub(std::mem::replace(&mut self.copies, copies)).min(COPIES);
-        let fullest = self.merge.fullest().max(copied * (RING_RECORDS / 2 / FEW_COPIES));
+        let listed = self.cells.iter().flatten().map(|owner| owner.lists.waiting(&self.region.mapping)).max();
+        let listed = listed.unwrap_or(0) * RING_RECORDS / LIST_WORDS;
+        let fullest = self.merge.fullest().max(copied * (RING_RECORDS / 2 / FEW_COPIES)).max(listed);
         let since = std::mem::replace(&mut self.drained, Instant::now());
         let passed = self.drained.saturating_duration_since(since);
         let half = passed.as_nanos() * u128::from(RING_RECORDS / 2) / u128::from(fullest.max(1));
@@ -296,7 +301,9 @@ impl Jump {
         shared.set_word(slot, fs_base);
         self.merge.open(cell, head);
         self.used = self.used.max(cell.saturating_add(1));
-        *self.cells.get_mut(free)? = Some(Owner { task, fs_base, began: Vec::new(), told: None, last_free: None });
+        let lists = Lists::begin(&self.region.mapping, cell);
+        *self.cells.get_mut(free)? =
+            Some(Owner { task, fs_base, began: Vec::new(), lists, told: None, last_free: None });
         self.by_tid.insert(task.tid, cell);
         Some(cell)
     }

@@ -207,7 +207,7 @@ impl Process {
         let stack = match began {
             Some(began) => began.stack,
             None if was_counted => StackId::EMPTY,
-            None => self.stack_of(&mut jump, frame.stack(), frame.caller),
+            None => self.stack_of(&mut jump, frame.cell, frame.stack(), frame.caller),
         };
         let is_walked = !was_counted && !matches!(frame.stack(), RecordedStack::Caller(_));
         let facts = self.facts_of(&mut jump, frame.function(), stack, frame.caller, is_walked);
@@ -265,7 +265,7 @@ impl Process {
         });
         let stack = match began {
             Some(began) => began.stack,
-            None => self.stack_of(&mut jump, frame.stack(), frame.caller),
+            None => self.stack_of(&mut jump, frame.cell, frame.stack(), frame.caller),
         };
         let facts = self.facts_of(&mut jump, frame.function(), stack, frame.caller, true);
         let interval = jump.interval_of(frame.picked());

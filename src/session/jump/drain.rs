@@ -55,6 +55,7 @@ impl Process {
                 jump.note_pace();
                 jump.note_processors();
             }
+            self.take_lists(&mut jump);
             let time_ns = self.observer.now_ns();
             let mut taken = 0u64;
             let ended = loop {
@@ -183,7 +184,7 @@ impl Process {
         }
         let stack = match &began {
             Some(began) => began.stack,
-            None => self.stack_of(jump, record.stack, Addr(record.caller)),
+            None => self.stack_of(jump, cell, record.stack, Addr(record.caller)),
         };
         let is_walked = !matches!(record.stack, RecordedStack::Caller(_));
         let facts = self.facts_of(jump, record.function, stack, Addr(record.caller), is_walked);

@@ -4,13 +4,11 @@ use super::fallback::Copied;
 use super::{Jump, JumpState};
 use crate::addr::{Addr, FrameAddr, StackId};
 use crate::arch::{Regs, reg};
-use crate::jump::frames;
-use crate::jump::layout::{
-    COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, LIST, LIST_MOST, LIST_PARENT, RBP_SAME, tail_hash,
-};
+use crate::jump::layout::{COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, RBP_SAME, tail_hash};
 use crate::jump::merge::RecordedStack;
 use crate::jump::nodes::{Nodes, Onward};
 use crate::jump::shared::Shared;
+use crate::jump::{frames, lists};
 use crate::maps::MapIndex;
 use crate::memory::ReadMemory;
 use crate::session::process::Process;
@@ -21,18 +19,20 @@ use crate::unwinder::{Quality, Unwound};
 use std::ops::Range;
 
 impl Process {
-    /// The stack that a record or a frame names. A copy is unwound, a list is taken as it is; the slot is given back.
-    pub(super) fn stack_of(&mut self, jump: &mut Jump, stack: RecordedStack, caller: Addr) -> StackId {
+    /// The stack that a record or a frame of this cell names. A copy is unwound, and its slot given back.
+    pub(super) fn stack_of(&mut self, jump: &mut Jump, cell: u16, stack: RecordedStack, caller: Addr) -> StackId {
         match stack {
+            RecordedStack::Listed(number) => {
+                self.take_lists_of(jump, cell);
+                let known = jump.owner_mut(cell).and_then(|owner| owner.lists.stack(number));
+                known.map_or(StackId::EMPTY, StackId)
+            }
             RecordedStack::Known(id) | RecordedStack::Caller(id) => {
                 let known = self.space.unwinder.stacks().contains(StackId(id));
                 if known { StackId(id) } else { StackId::EMPTY }
             }
             RecordedStack::Copied(copy) => {
-                let found = match List::of(jump.shared(), copy) {
-                    Some(list) => self.take_list(jump, &list),
-                    None => self.unwind_copy(jump, copy),
-                };
+                let found = self.unwind_copy(jump, copy);
                 frames::release_copy(jump.shared(), copy % COPIES as u32);
                 let Some((stack, copied)) = found else {
                     tracing::debug!("copy {copy} of a call from {caller} is damaged");
@@ -53,33 +53,48 @@ impl Process {
         Some((unwound.stack, self.publish(jump, unwound)))
     }
 
+    /// Takes what threads have listed, which records that were published later may name.
+    pub(super) fn take_lists(&mut self, jump: &mut Jump) {
+        for cell in jump.used_cells() {
+            self.take_lists_of(jump, cell);
+        }
+    }
+
+    fn take_lists_of(&mut self, jump: &mut Jump, cell: u16) {
+        let mut listed = std::mem::take(&mut jump.listed);
+        loop {
+            let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) else { break };
+            let Some(list) = owner.lists.take(&jump.region.mapping, &mut listed) else { break };
+            let stack = self.take_list(jump, StackId(list.parent), &listed).unwrap_or(StackId::EMPTY);
+            if let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) {
+                owner.lists.note(list, stack.0);
+                // at once: the thread may wait for the room
+                owner.lists.give_back(&jump.region.mapping);
+            }
+        }
+        jump.listed = listed;
+    }
+
     /// Makes nodes of the frames that a thread has listed, and tells the routine of them.
-    fn take_list(&mut self, jump: &mut Jump, list: &List) -> Option<(StackId, Copied)> {
+    fn take_list(&mut self, jump: &mut Jump, parent: StackId, listed: &[u64]) -> Option<StackId> {
         let unwinder = &mut self.space.unwinder;
         let shared = &jump.region.mapping;
-        let mut listed = std::mem::take(&mut jump.listed);
-        listed.clear();
-        listed.extend((0..list.len).map(|index| shared.word(list.at + 8 * index)));
         let callers = listed.iter().map(|caller| Addr(*caller));
-        let mut last = list.parent;
+        let mut last = parent;
         let unwound =
-            unwinder.extend(list.parent, callers, self.settings.max_depth, &mut |parent, stack, frame, rule| {
+            unwinder.extend(parent, callers, self.settings.max_depth, &mut |parent, stack, frame, rule| {
                 jump.nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
                 last = stack;
-            });
-        let taken = unwound.map(|unwound| {
-            let stack = unwound.stack;
-            if stack != last {
-                // too deep: all walks end there
-                jump.nodes.end_at(shared, last.0, stack.0);
-            }
-            if !jump.nodes.is_published(last.0) {
-                jump.tails.publish(shared, tail_hash(list.parent.0.into(), &listed), stack.0);
-            }
-            (stack, Copied::Published)
-        });
-        jump.listed = listed;
-        taken
+            })?;
+        let stack = unwound.stack;
+        if stack != last {
+            // too deep: all walks end there
+            jump.nodes.end_at(shared, last.0, stack.0);
+        }
+        if !jump.nodes.is_published(last.0) {
+            jump.tails.publish(shared, tail_hash(parent.0.into(), listed), stack.0);
+        }
+        Some(stack)
     }
 
     /// The same of a stack that was walked at a stop.
@@ -161,6 +176,7 @@ impl Process {
         let is_elsewhere = |ra, module| space.unwinder.module_of(FrameAddr::Return(Addr(ra)).lookup()) != Some(module);
         jump.rules.forget(&jump.region.mapping, &is_elsewhere);
         jump.tails.clear(&jump.region.mapping);
+        jump.used_cells().for_each(|cell| lists::forget_latest(&jump.region.mapping, cell));
     }
 }
 
@@ -179,29 +195,6 @@ fn onward(rule: Option<Rule>, stack: StackId) -> Onward {
         }
         Some(Rule::Outermost) => Onward::End(stack.0),
         _ => Onward::Unknown,
-    }
-}
-
-/// Return addresses that a thread has listed in a slot.
-struct List {
-    /// The stack that they go on from.
-    parent: StackId,
-    /// Where they are in the shared region.
-    at: u64,
-    /// How many.
-    len: u64,
-}
-
-impl List {
-    /// None if the slot has a copy.
-    fn of(shared: &SharedMapping, copy: u32) -> Option<Self> {
-        let slot = slot_at(copy);
-        let len = shared.word(slot + COPY_LEN);
-        if len & LIST == 0 {
-            return None;
-        }
-        let parent = StackId(shared.word(slot + LIST_PARENT) as u32);
-        Some(Self { parent, at: slot + COPY_STACK, len: (len & !LIST).min(LIST_MOST) })
     }
 }
 

@@ -908,12 +908,171 @@ heaptrace_jump_taken_out:
 heaptrace_jump_remove_end:
     jmp heaptrace_jump_removed
 
-    # --- nobody has met the return address rsi below the stack ecx: mostly the rules of the frames are known, and the tracer needs their addresses only
+    # --- nobody has met the return address rsi below the stack ecx: mostly the rules of the frames are known, and the tracer needs their addresses only. The thread
+    # lists them in its own part of the list area: nothing of that is there for the tracer before CELL_LISTED says so. edx = how often it looks for room
 walk_unknown:
     cmp dword ptr [r11 + {LIST_DEPTH}], 0
     je walk_missed
-    mov r8d, 1
-    jmp walk_claim
+    mov r9, qword ptr [rsp + 16]
+    mov edx, dword ptr [r11 + {SPINS}]
+    and edx, {SPINS_MASK}
+    shl edx, 2                          # the tracer takes what lies there, one list after the other
+list_room:
+    mov r8, qword ptr [r9 + {CELL_LISTED}]
+    mov eax, dword ptr [r11 + {LIST_DEPTH}]
+    add eax, 2                          # the first word, and one frame more than may be walked to
+    add rax, r8
+    sub rax, qword ptr [r9 + {CELL_LIST_TAIL}]
+    cmp rax, {LIST_WORDS}
+    ja list_full
+    mov eax, r8d
+    and eax, {LIST_WORDS} - 1
+    add eax, dword ptr [r11 + {LIST_DEPTH}]
+    add eax, 2
+    cmp eax, {LIST_WORDS}
+    ja list_skip
+    # rdx = where the list begins, up to its end
+    mov rdx, r9
+    sub rdx, r11
+    sub rdx, {CELL_AREA}
+    shl rdx, {LIST_BITS} - {CELL_BITS}
+    and r8d, {LIST_WORDS} - 1
+    lea rdx, [rdx + r8 * 8]
+    lea rdx, [r11 + rdx + {LIST_AREA}]
+    mov qword ptr [rdx], rcx
+    shl rcx, {NODE_BITS}
+    mov eax, dword ptr [r11 + {LIST_DEPTH}]
+    sub eax, dword ptr [r11 + rcx + {NODE_AREA} + {NODE_DEPTH}]
+    jb walk_missed
+    cmp eax, {LIST_MOST}
+    jae walk_missed
+    lea rax, [rdx + rax * 8 + 16]
+    mov qword ptr [r9 + {CELL_LIST_LIMIT}], rax
+    lea r9, [rdx + 8]
+list_next:
+    test rsi, rsi
+    jz list_ended
+    mov qword ptr [r9], rsi
+    add r9, 8
+    mov rax, qword ptr [rsp + 16]
+    cmp r9, qword ptr [rax + {CELL_LIST_LIMIT}]
+    jae list_ended
+    mov rax, qword ptr [rip + heaptrace_jump_hash]
+    imul rax, rsi
+    shr rax, {RULE_SHIFT}
+51:
+    mov r8, rax
+    shl r8, {RULE_BITS}
+    add r8, r11
+    mov rcx, qword ptr [r8 + {RULE_AREA}]
+    cmp rcx, rsi
+    je list_known
+    test rcx, rcx
+    jz walk_missed
+    inc eax
+    and eax, {RULES} - 1
+    dec dword ptr [rsp + 24]
+    jnz 51b
+    jmp walk_missed
+list_known:
+    find_caller r8, {RULE_AREA} + {RULE_FORM}, rcx, list_ended, walk_missed
+    jmp list_next
+    # r9 = how many were listed, rax = the hash of these
+list_ended:
+    sub r9, rdx
+    shr r9, 3
+    dec r9
+    mov rax, qword ptr [rdx]
+    xor ecx, ecx
+52:
+    imul rax, qword ptr [rip + heaptrace_jump_hash]
+    mov rsi, rax
+    shr rsi, 32
+    xor rax, rsi
+    cmp rcx, r9
+    je 56f
+    xor rax, qword ptr [rdx + rcx * 8 + 8]
+    inc rcx
+    jmp 52b
+56:
+    or rax, 1
+    cmp dword ptr [r11 + {TAILED}], 0
+    je list_latest
+    # a stack that has no nodes
+    mov edi, eax
+    shr edi, {TAIL_SHIFT}
+53:
+    mov rsi, rdi
+    shl rsi, {TAIL_BITS}
+    add rsi, r11
+    mov rcx, qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}]
+    cmp rcx, rax
+    je list_found
+    test rcx, rcx
+    jz list_latest
+    inc edi
+    and edi, {TAILS} - 1
+    dec dword ptr [rsp + 24]
+    jnz 53b
+    jmp list_latest
+list_found:
+    mov ecx, dword ptr [rsi + {TAIL_AREA} + {TAIL_STACK}]
+    cmp qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}], rax
+    jne list_latest                     # freed meanwhile: that may be another one's
+    mov esi, ecx
+    test ecx, ecx
+    jnz walked
+    # the same list as a moment ago, which the tracer may not have taken yet: it is not told twice
+list_latest:
+    mov rdi, qword ptr [rsp + 16]
+    mov esi, eax
+    shr esi, 32 - {LATEST_BITS}
+    shl esi, 4
+    lea rsi, [rdi + rsi + {CELL_LATEST}]
+    mov rcx, qword ptr [rdi + {CELL_LISTED}]
+    cmp qword ptr [rsi], rax
+    jne list_told
+    mov r8, qword ptr [rsi + 8]
+    sub rcx, r8
+    cmp rcx, {LIST_WORDS} / 2
+    mov rcx, r8
+    jb list_numbered
+    mov rcx, qword ptr [rdi + {CELL_LISTED}]
+    # rcx = its number: where it begins
+list_told:
+    mov dword ptr [rdx + 4], r9d
+    lea r9, [rcx + r9 + 1]
+    mov qword ptr [rsi], 0
+    mov qword ptr [rdi + {CELL_LISTED}], r9
+    mov qword ptr [rsi + 8], rcx
+    mov qword ptr [rsi], rax
+list_numbered:
+    mov esi, ecx
+    bts rsi, {FLAG_LISTED_BIT}
+    jmp walked
+
+    # too few words are left up to the end of the thread's part: r8 = CELL_LISTED
+list_skip:
+    mov rax, r9
+    sub rax, r11
+    sub rax, {CELL_AREA}
+    shl rax, {LIST_BITS} - {CELL_BITS}
+    add rax, r11
+    and r8d, {LIST_WORDS} - 1
+    mov qword ptr [rax + r8 * 8 + {LIST_AREA}], {LIST_SKIP}
+    mov r8, qword ptr [r9 + {CELL_LISTED}]
+    or r8, {LIST_WORDS} - 1
+    inc r8
+    mov qword ptr [r9 + {CELL_LISTED}], r8
+    jmp list_room
+list_full:
+    mov dword ptr [rsp + 12], 0         # not timed: what it waits is counted in pauses
+    inc qword ptr [r9 + {CELL_SPUN}]
+    pause
+    dec edx
+    jg list_room
+    jmp enter_ask
+
     # --- there is no rule, or the stack is not as it says: copy it for the tracer
 walk_missed:
     mov r10, qword ptr [rsp + 16]
@@ -924,8 +1083,6 @@ walk_missed:
     sub rcx, rdi
     cmp rcx, {COPY_SIZE} - {COPY_STACK}
     ja enter_ask
-    xor r8d, r8d
-walk_claim:
     mov eax, dword ptr [r11 + {SPINS}]
     and eax, {SPINS_MASK}
     shl eax, 2                          # the tracer takes what lies there, and gives one free after the other
@@ -942,13 +1099,9 @@ heaptrace_jump_claim:
     .globl heaptrace_jump_copy
     .hidden heaptrace_jump_copy
 heaptrace_jump_copy:
-    # rdx = the slot, up to the end of this part
+    # rdx = the slot, rdi = the stack pointer, rcx = bytes of stack
     mov r9, qword ptr [rsp + 16]
     inc qword ptr [r9 + {CELL_COPIES}]
-    test r8d, r8d
-    jnz walk_list
-    # rdi = the stack pointer, rcx = bytes of stack
-walk_copy:
     mov r8, rdx
     shl r8, {COPY_SHIFT}
     lea r8, [r11 + r8 + {COPY_AREA}]
@@ -987,127 +1140,9 @@ walk_copy:
     or rsi, rdx
     jmp walked
 
-    # --- the return addresses from rsi on, below the stack ecx, up to one more than may be walked to; r9 = where the next one is written
-walk_list:
-    mov r9, rdx
-    shl r9, {COPY_SHIFT}
-    lea r9, [r11 + r9 + {COPY_AREA}]
-    mov qword ptr [r9 + {LIST_PARENT}], rcx
-    shl rcx, {NODE_BITS}
-    mov eax, dword ptr [r11 + {LIST_DEPTH}]
-    sub eax, dword ptr [r11 + rcx + {NODE_AREA} + {NODE_DEPTH}]
-    jb list_failed
-    cmp eax, {LIST_MOST}
-    jae list_failed
-    lea rax, [r9 + rax * 8 + {COPY_STACK} + 8]
-    mov qword ptr [r9 + {LIST_LIMIT}], rax
-    add r9, {COPY_STACK}
-list_next:
-    test rsi, rsi
-    jz list_ended
-    mov qword ptr [r9], rsi
-    add r9, 8
-    mov rax, rdx
-    shl rax, {COPY_SHIFT}
-    cmp r9, qword ptr [r11 + rax + {COPY_AREA} + {LIST_LIMIT}]
-    jae list_ended
-    mov rax, qword ptr [rip + heaptrace_jump_hash]
-    imul rax, rsi
-    shr rax, {RULE_SHIFT}
-51:
-    mov r8, rax
-    shl r8, {RULE_BITS}
-    add r8, r11
-    mov rcx, qword ptr [r8 + {RULE_AREA}]
-    cmp rcx, rsi
-    je list_known
-    test rcx, rcx
-    jz list_failed
-    inc eax
-    and eax, {RULES} - 1
-    dec dword ptr [rsp + 24]
-    jnz 51b
-    jmp list_failed
-list_known:
-    find_caller r8, {RULE_AREA} + {RULE_FORM}, rcx, list_ended, list_failed
-    jmp list_next
-list_ended:
-    mov r8, rdx
-    shl r8, {COPY_SHIFT}
-    lea r8, [r11 + r8 + {COPY_AREA}]
-    sub r9, r8
-    sub r9, {COPY_STACK}
-    shr r9, 3
-    cmp dword ptr [r11 + {TAILED}], 0
-    je list_told
-    # a stack that has no nodes: rax = the hash of what was listed
-    mov rax, qword ptr [r8 + {LIST_PARENT}]
-    xor ecx, ecx
-52:
-    imul rax, qword ptr [rip + heaptrace_jump_hash]
-    mov rsi, rax
-    shr rsi, 32
-    xor rax, rsi
-    cmp rcx, r9
-    jae 56f
-    xor rax, qword ptr [r8 + rcx * 8 + {COPY_STACK}]
-    inc rcx
-    jmp 52b
-56:
-    or rax, 1
-    mov edi, eax
-    shr edi, {TAIL_SHIFT}
-53:
-    mov rsi, rdi
-    shl rsi, {TAIL_BITS}
-    add rsi, r11
-    mov rcx, qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}]
-    cmp rcx, rax
-    je list_found
-    test rcx, rcx
-    jz list_told
-    inc edi
-    and edi, {TAILS} - 1
-    dec dword ptr [rsp + 24]
-    jnz 53b
-    jmp list_told
-list_found:
-    mov ecx, dword ptr [rsi + {TAIL_AREA} + {TAIL_STACK}]
-    cmp qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}], rax
-    jne list_told                       # freed meanwhile: that may be another one's
-    test ecx, ecx
-    jz list_told
-    mov r9, qword ptr [rsp + 16]
-    dec qword ptr [r9 + {CELL_COPIES}]
-    jmp walk_give_back
-list_told:
-    bts r9, {LIST_BIT}
-    mov qword ptr [r8 + {COPY_LEN}], r9
-    mov rsi, {FLAG_COPY}
-    or rsi, rdx
-    jmp walked
-list_failed:
-    mov r10, qword ptr [rsp + 16]
-    xor ecx, ecx
-    cmp dword ptr [r10 + {CELL_DEPTH}], 0
-    jne walk_give_back                  # our own return address is on it
-    lea rdi, [rsp + 112]
-    mov rcx, qword ptr [r10 + {CELL_STACK_END}]
-    sub rcx, rdi
-    cmp rcx, {COPY_SIZE} - {COPY_STACK}
-    jbe walk_copy
-    xor ecx, ecx
-    # the slot is not needed: ecx = the stack, or 0 if it is not known
-walk_give_back:
-    lock btr qword ptr [r11 + {COPY_BITS}], rdx
     .globl heaptrace_jump_copied
     .hidden heaptrace_jump_copied
 heaptrace_jump_copied:
-    mov esi, ecx
-    test ecx, ecx
-    jnz walked
-    jmp enter_ask
-
 walk_no_slot:
     mov dword ptr [rsp + 12], 0         # not timed: what it waits is counted in pauses
     mov r9, qword ptr [rsp + 16]

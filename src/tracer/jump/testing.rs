@@ -241,6 +241,8 @@ impl Lab {
             (SHARED + CELL_AREA, 2 * CELL_SIZE),
             (SHARED + ring_at(0), 4 * RECORD_SIZE),
             (SHARED + ring_at(1), 4 * RECORD_SIZE),
+            (SHARED + lists_at(0), 64),
+            (SHARED + lists_at(1), 64),
         ];
         ranges.iter().map(|(at, len)| (*at, self.read_bytes(*at, *len))).collect()
     }

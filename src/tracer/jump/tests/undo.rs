@@ -38,7 +38,7 @@ fn what(kind: Kind, function: u16, stack: u64) -> u64 {
 }
 
 fn is_ended(what: u64) -> bool {
-    (what >> 48) as u8 == Kind::Ended as u8
+    (what >> 48) as u8 & KIND_MASK == Kind::Ended as u8
 }
 
 struct Scenario {
@@ -115,7 +115,7 @@ impl Bench {
         for (cell, head) in (0..).zip(heads) {
             for number in head..lab.word(cell_at(cell) + CELL_HEAD) {
                 let at = ring_at(cell) + number % RING_RECORDS * RECORD_SIZE;
-                let what = lab.word(at + RECORD_WHAT);
+                let what = without_number(lab, cell, lab.word(at + RECORD_WHAT));
                 let is_odd = lab.word(at + RECORD_KEY) & 1 == 1;
                 assert_eq!(is_odd, !is_ended(what), "{what:#x}");
                 let of_end = |offset| is_ended(what).then(|| lab.word(at + offset));
@@ -239,7 +239,7 @@ impl Bench {
                     let behind = trace[*number..].iter().find(outside).unwrap();
                     assert_eq!((undone.gpr, undone.rip), (behind.gpr, behind.rip), "{context}");
                     extra = frame.map(|(frame, result)| Told {
-                        what: frame.what,
+                        what: without_number(lab, frame.cell.into(), frame.what),
                         args: frame.args,
                         caller: frame.caller.0,
                         result: Some(result),
@@ -321,6 +321,17 @@ fn nested(lab: &Lab, outer: u16, inner: u16, verdict: Nested) {
     lab.set_word(NESTED + 16 * slot, at);
     lab.set_half(NESTED + 16 * slot + 8, u32::from(outer) | u32::from(inner) << 16);
     lab.set_half(NESTED + 16 * slot + 12, verdict as u32);
+}
+
+/// The word of a record or frame, without the number of a list, if it has one: which list it is does not matter, if it
+/// says the same.
+fn without_number(lab: &Lab, cell: u64, what: u64) -> u64 {
+    if what & FLAG_LISTED == 0 {
+        return what;
+    }
+    let list = lists_at(cell) + what % LIST_WORDS * 8;
+    assert_eq!([lab.word(list), lab.word(list + 8)], [1 << 32, lab.landing().0], "{what:#x}");
+    what & !u64::from(u32::MAX)
 }
 
 /// These rules are known, and no others.

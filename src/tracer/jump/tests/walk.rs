@@ -3,6 +3,7 @@
 use crate::addr::ModuleId;
 use crate::arch::reg;
 use crate::jump::layout::*;
+use crate::jump::lists::{self, Lists};
 use crate::jump::nodes::Onward;
 use crate::jump::shared::Shared;
 use crate::jump::tails::Tails;
@@ -103,6 +104,7 @@ fn a_walk_is_as_the_rules_say() {
     let mut deepest = 0;
     let end = lab.stack().end;
     let (mut found, mut listed, mut missed, mut ended_by_zero, mut forms) = (0, 0, 0, 0, [0; 3]);
+    let mut lists = Lists::begin(lab, 0);
     let (mut tails, mut tailed, mut found_by_tail) = (Tails::default(), HashMap::new(), 0);
     for number in 0..STACKS {
         if number % AGE == 0 {
@@ -265,18 +267,21 @@ fn a_walk_is_as_the_rules_say() {
         };
         lab.set_word(COPY_BITS, 0);
         lab.set_word(cell_at(0) + CELL_HEAD, 0);
+        lists::forget_latest(lab, 0);
         puppet.set_regs(&regs);
         assert_eq!(puppet.run(), Met::Landing, "stack {number}");
         assert_eq!(lab.word(cell_at(0) + CELL_HEAD), 1, "stack {number}");
         let what = lab.word(ring_at(0) + RECORD_WHAT);
-        let len = lab.word(COPY_AREA + COPY_LEN);
-        let walked = match what & FLAG_COPY {
-            0 => Walked::Stack(what as u32),
-            _ if len & LIST == 0 => Walked::Miss,
-            _ => {
-                let list = (0..len & !LIST).map(|index| lab.word(COPY_AREA + COPY_STACK + 8 * index));
-                Walked::List(lab.word(COPY_AREA + LIST_PARENT) as u32, list.collect())
-            }
+        let walked = if what & FLAG_LISTED != 0 {
+            let mut list = Vec::new();
+            let taken = lists.take(lab, &mut list).expect("a list that the record names");
+            assert_eq!(taken.place as u32, what as u32, "stack {number}");
+            lists.give_back(lab);
+            Walked::List(taken.parent, list)
+        } else if what & FLAG_COPY != 0 {
+            Walked::Miss
+        } else {
+            Walked::Stack(what as u32)
         };
         assert_eq!(walked, expected, "stack {number}");
         match walked {
@@ -286,7 +291,7 @@ fn a_walk_is_as_the_rules_say() {
             }
             Walked::List(..) => {
                 listed += 1;
-                assert_eq!(lab.word(COPY_BITS), 1);
+                assert_eq!(lab.word(COPY_BITS), 0, "no slot is taken");
             }
             Walked::Miss => {
                 missed += 1;

@@ -43,9 +43,26 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
         unknown_caller(lab, regs);
         publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
     };
-    add("malloc, listed", malloc, [24, 0, 0], listed, &[copied(Kind::Ended, malloc)], 0, 0);
-    add("free, listed", free, [16, 0, 0], listed, &[copied(Kind::Freed, free)], 0, 0);
-    add("realloc, listed", realloc, [16, 24, 0], listed, &both, 0, 0);
+    let in_list = |kind, function| what(kind, function, 0) | FLAG_LISTED;
+    add("malloc, listed", malloc, [24, 0, 0], listed, &[in_list(Kind::Ended, malloc)], 0, 0);
+    add("free, listed", free, [16, 0, 0], listed, &[in_list(Kind::Freed, free)], 0, 0);
+    let listed_both = [in_list(Kind::Began, realloc), in_list(Kind::Ended, realloc) | FLAG_BEGAN];
+    add("realloc, listed", realloc, [16, 24, 0], listed, &listed_both, 0, 0);
+    let round_the_end: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
+        for at in [CELL_LISTED, CELL_LIST_TAIL] {
+            lab.set_word(cell_at(0) + at, LIST_WORDS - 3);
+        }
+    };
+    let at_the_beginning = in_list(Kind::Ended, malloc);
+    add("malloc, listed at the beginning again", malloc, [24, 0, 0], round_the_end, &[at_the_beginning], 0, 0);
+    let no_room: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
+        lab.set_word(cell_at(0) + CELL_LISTED, LIST_WORDS);
+    };
+    add("malloc, no room for a list", malloc, [24, 0, 0], no_room, &[], 1, 0);
     let listed_before: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
         publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
@@ -61,7 +78,7 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
         publish_rules(lab, &[(lab.landing().0, Onward::Caller { form: Form::Rsp, offset: 16, rbp: RBP_SAME })]);
     };
     add("malloc, listed in part", malloc, [24, 0, 0], listed_in_part, &[copied(Kind::Ended, malloc)], 0, 0);
-    add("within another, listed in part", OUTER, [24, 0, 0], within_listed, &[copied(Kind::Ended, OUTER)], 1, 0);
+    add("within another, listed in part", OUTER, [24, 0, 0], within_listed, &[in_list(Kind::Ended, OUTER)], 1, 0);
     let no_slot: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
         lab.set_word(COPY_BITS, u64::MAX);
