@@ -27,6 +27,16 @@ impl Process {
                 let known = jump.owner_mut(cell).and_then(|owner| owner.lists.stack(number));
                 known.map_or(StackId::EMPTY, StackId)
             }
+            // Nobody has met this caller of a free, or there was no room for its node.
+            RecordedStack::Caller(0) => {
+                let mut regs = Regs::default();
+                regs.gpr[reg::RSP] = CallerAlone::PLACE.0;
+                let space = &mut self.space;
+                let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
+                let unwound = space.unwinder.unwind_at_entry(&regs, &mut CallerAlone { caller, target }, 1);
+                self.publish(jump, unwound);
+                unwound.stack
+            }
             RecordedStack::Known(id) | RecordedStack::Caller(id) => {
                 let known = self.space.unwinder.stacks().contains(StackId(id));
                 if known { StackId(id) } else { StackId::EMPTY }
@@ -258,6 +268,41 @@ impl<'a> CopiedStack<'a> {
         let n = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         let is_read = n > 0 && buf.get_mut(..n).is_some_and(|part| self.shared.copy_out(self.at + offset, part));
         if is_read { n } else { 0 }
+    }
+}
+
+/// The target's code, and a stack of which nothing is known but the caller.
+struct CallerAlone<'a> {
+    caller: Addr,
+    target: OriginalMemory<'a>,
+}
+
+impl CallerAlone<'_> {
+    /// Where the caller's address lies: in the first page, where nothing can be mapped.
+    const PLACE: Addr = Addr(8);
+}
+
+impl ReadMemory for CallerAlone<'_> {
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+        match buf.first_chunk_mut() {
+            Some(word) if addr == Self::PLACE => {
+                *word = self.caller.0.to_le_bytes();
+                word.len()
+            }
+            _ => self.target.read(addr, buf),
+        }
+    }
+
+    fn near_word(&mut self, addr: Addr) -> Option<u64> {
+        (addr == Self::PLACE).then_some(self.caller.0)
+    }
+
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        self.target.touched(range)
+    }
+
+    fn is_executable(&mut self, addr: Addr) -> Option<bool> {
+        self.target.is_executable(addr)
     }
 }
 

@@ -469,7 +469,7 @@ walk_of_free:
     jne walk_find
     test rsi, rsi
     jz walk_missed
-    look_up walk_missed
+    look_up walk_told                   # a caller that has no node: the record has its address
     mov rsi, {FLAG_CALLER}
     mov eax, ecx
     or rsi, rax

@@ -34,6 +34,12 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("malloc on another stack", malloc, [24, 0, 0], elsewhere, &[], 1, 0);
     let caller_only: fn(&Lab, &mut Regs) = |lab, _| lab.set_half(FREE_STACKS, 0);
     add("free, not walked", free, [16, 0, 0], caller_only, &[what(Kind::Freed, free, known) | FLAG_CALLER], 0, 0);
+    let unknown_caller_only: fn(&Lab, &mut Regs) = |lab, regs| {
+        unknown_caller(lab, regs);
+        lab.set_half(FREE_STACKS, 0);
+    };
+    let by_nobody = what(Kind::Freed, free, 0) | FLAG_CALLER;
+    add("free of an unknown caller, not walked", free, [16, 0, 0], unknown_caller_only, &[by_nobody], 0, 0);
     add("malloc, copied", malloc, [24, 0, 0], unknown_caller, &[what(Kind::Ended, malloc, 0) | FLAG_COPY], 0, 0);
     let copied = |kind, function| what(kind, function, 0) | FLAG_COPY;
     add("free, copied", free, [16, 0, 0], unknown_caller, &[copied(Kind::Freed, free)], 0, 0);
