@@ -4,14 +4,15 @@
 //! that to remember it costs nothing; allocators hand out the same addresses again and again, and a new block finds the entry that it
 //! replaces. What has expired is dropped when its table is full.
 //!
-//! A hash table doubles when it is full, and holds old and new entries meanwhile. With one table for all blocks that would
+//! A table doubles when it is full, and holds old and new entries meanwhile. With one table for all blocks that would
 //! be three times the need at the worst moment; with 256 tables, only one of which grows at a time, the excess is
 //! 1/256 of the whole.
 
+mod table;
+
 use crate::addr::{Addr, StackId};
 use crate::chunk::Chunk;
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry as Slot;
+use table::{Table, shard_of};
 
 const SHARDS: usize = 256;
 
@@ -54,6 +55,7 @@ pub(super) struct Freed {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
+    /// Of the block; 0: there is none.
     addr: u64,
     /// The size, [`LIVE`], and what is said at [`UPPER`].
     state: u64,
@@ -62,9 +64,20 @@ struct Entry {
     site: u32,
 }
 
-const _: () = assert!(size_of::<Entry>() == 24);
-
 impl Entry {
+    const NONE: Self = Self { addr: 0, state: 0, birth_or_stack: 0, site: 0 };
+
+    /// From the words that it is kept in.
+    #[inline(always)]
+    const fn of([addr, state, rest]: [u64; 3]) -> Self {
+        Self { addr, state, birth_or_stack: rest as u32, site: (rest >> 32) as u32 }
+    }
+
+    #[inline(always)]
+    const fn words(&self) -> [u64; 3] {
+        [self.addr, self.state, self.birth_or_stack as u64 | (self.site as u64) << 32]
+    }
+
     fn new(addr: Addr, block: Block) -> Self {
         Self {
             addr: addr.0,
@@ -105,7 +118,7 @@ impl Entry {
 
 #[derive(Clone, Debug)]
 pub(super) struct Blocks {
-    shards: Box<[Chunk<HashTable<Entry>>; SHARDS]>,
+    shards: Box<[Chunk<Table>; SHARDS]>,
     /// Of what is freed now, from 1 on.
     generation: u16,
     /// The first generation that is remembered.
@@ -116,7 +129,7 @@ pub(super) struct Blocks {
 
 impl Blocks {
     pub(super) fn new() -> Self {
-        let shards = Box::new([const { Chunk::Own(HashTable::new()) }; SHARDS]);
+        let shards = Box::new(std::array::from_fn(|_| Chunk::default()));
         Self { shards, generation: 1, oldest: 1, left: GENERATION }
     }
 
@@ -125,36 +138,18 @@ impl Blocks {
         Self { shards: Box::new(self.shards.each_mut().map(Chunk::share)), ..*self }
     }
 
-    /// Enters a block; returns the live one that was at this address before, which is replaced.
+    /// Reads where the entry of an address is, or would be, and returns anything of that: of many addresses in a row the processor
+    /// waits for memory once.
     #[inline(always)]
-    pub(super) fn insert(&mut self, addr: Addr, block: Block) -> Option<Block> {
-        let entry = Entry::new(addr, block);
-        let hash = hash(addr.0);
-        let shard = self.shard(hash);
-        if shard.len() == shard.capacity() {
-            return self.insert_if_full(hash, entry);
-        }
-        match shard.entry(hash, |e| e.addr == addr.0, |e| self::hash(e.addr)) {
-            Slot::Occupied(mut slot) => std::mem::replace(slot.get_mut(), entry).block(),
-            Slot::Vacant(slot) => {
-                slot.insert(entry);
-                None
-            }
-        }
+    pub(super) fn touch(&self, addr: Addr) -> u64 {
+        self.shards[shard_of(addr.0, SHARDS)].get().touch(addr.0)
     }
 
-    /// The same where the shard has no room for a new entry.
-    #[cold]
-    #[inline(never)]
-    fn insert_if_full(&mut self, hash: u64, entry: Entry) -> Option<Block> {
+    /// Enters a block; returns the live one that was at this address before, which is replaced. The address is not null.
+    #[inline(always)]
+    pub(super) fn insert(&mut self, addr: Addr, block: Block) -> Option<Block> {
         let oldest = self.oldest;
-        let shard = self.shard(hash);
-        if let Some(place) = shard.find_mut(hash, |e| e.addr == entry.addr) {
-            return std::mem::replace(place, entry).block();
-        }
-        make_room(shard, oldest);
-        shard.insert_unique(hash, entry, |e| self::hash(e.addr));
-        None
+        self.shard(addr).insert(&Entry::new(addr, block), |entry| entry.is_of_use(oldest))?.block()
     }
 
     /// The live block at this address is freed, or resized elsewhere, by a call on this stack.
@@ -162,11 +157,13 @@ impl Blocks {
     /// Inlined, so that the block is handed over in registers.
     #[inline(always)]
     pub(super) fn free(&mut self, addr: Addr, free_stack: StackId) -> Option<Block> {
-        let hash = hash(addr.0);
         let generation = self.generation;
-        let entry = self.shard(hash).find_mut(hash, |e| e.addr == addr.0)?;
+        let shard = self.shard(addr);
+        let place = shard.find(addr.0)?;
+        let mut entry = shard.get(place)?;
         let block = entry.block()?;
         entry.end(generation, free_stack);
+        shard.set(place, &entry);
         self.left -= 1;
         if self.left == 0 {
             self.begin_generation();
@@ -194,18 +191,20 @@ impl Blocks {
     /// Makes the oldest generation that is remembered the first one, once in some 65,000.
     fn renumber(&mut self) {
         let before = self.oldest - 1;
-        for entry in self.shards.iter_mut().flat_map(|shard| shard.get_mut().iter_mut()) {
-            if !entry.is_live() {
+        for shard in self.shards.iter_mut().map(Chunk::get_mut) {
+            let freed: Vec<_> = shard.places().filter(|(_, entry)| !entry.is_live()).collect();
+            for (place, mut entry) in freed {
                 let generation = (entry.state >> UPPER) as u16;
                 entry.end(generation.saturating_sub(before), StackId(entry.birth_or_stack));
+                shard.set(place, &entry);
             }
         }
         (self.generation, self.oldest) = (self.generation - before, 1);
     }
 
-    fn entry(&self, addr: Addr) -> Option<&Entry> {
-        let hash = hash(addr.0);
-        self.shards.get(shard_of(hash))?.get().find(hash, |e| e.addr == addr.0)
+    fn entry(&self, addr: Addr) -> Option<Entry> {
+        let shard = self.shards.get(shard_of(addr.0, SHARDS))?.get();
+        shard.get(shard.find(addr.0)?)
     }
 
     /// The live block at this address.
@@ -228,54 +227,14 @@ impl Blocks {
     /// Bytes of heap that the tables take, with the copy that the largest shard's growth would need.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        let sizes = self.shards.iter().map(|shard| shard.get().allocation_size());
+        let sizes = self.shards.iter().map(|shard| shard.get().memory());
         size_of_val(&*self.shards) + sizes.clone().sum::<usize>() + sizes.max().unwrap_or(0)
     }
 
     #[inline(always)]
-    fn shard(&mut self, hash: u64) -> &mut HashTable<Entry> {
-        self.shards[shard_of(hash)].get_mut()
+    fn shard(&mut self, addr: Addr) -> &mut Table {
+        self.shards[shard_of(addr.0, SHARDS)].get_mut()
     }
-}
-
-/// Called when nothing can be inserted any more. Where the table is full of blocks that were freed before `oldest`, copies the others in a table of
-/// its present size. A table that really is full (to 15/16 of what it may hold) is left for hashbrown to double.
-#[cold]
-#[inline(never)]
-fn make_room(table: &mut HashTable<Entry>, oldest: u16) {
-    let full = table.num_buckets() / 8 * 7;
-    let kept = || table.iter().filter(|entry| entry.is_of_use(oldest));
-    if kept().count() < full * 15 / 16 {
-        let mut copy = HashTable::with_capacity(full);
-        for entry in kept() {
-            copy.insert_unique(hash(entry.addr), *entry, |e| hash(e.addr));
-        }
-        *table = copy;
-    }
-}
-
-/// hashbrown takes the lowest bits for the place and the highest seven for the tag.
-///
-/// Blocks that are neighbours are often allocated one after the other, and freed so: those of a page have places next to each
-/// other, in the order of their addresses, so that the processor finds the second one in its cache where it has met the first. (With
-/// places anywhere, a program that frees 60,000 blocks at its end waits for memory twice for each.) A page has a part of 128 places,
-/// which others may have, too. Where its first block is in that depends on the page, as blocks of whole pages all begin at the same
-/// offset. The tags of neighbours differ, if these are 16 bytes apart.
-#[inline(always)]
-fn hash(addr: u64) -> u64 {
-    const PLACES: u64 = (1 << SHARD) - 1;
-    let page = (addr >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // bits of their own for each part, as in one shard all pages have some in common
-    let place = (addr >> 5).wrapping_add(page >> 50) % 128 + (page >> 34) * 128;
-    (addr >> 4 ^ page >> 57) << 57 | (page >> 24 & 0xff) << SHARD | place & PLACES
-}
-
-/// Where in a hash the shard is told, with bits that hashbrown does not use in tables of less than 2^40 entries.
-const SHARD: u32 = 48;
-
-/// Always less than [`SHARDS`].
-fn shard_of(hash: u64) -> usize {
-    (hash >> SHARD) as usize % SHARDS
 }
 
 #[cfg(test)]
@@ -339,27 +298,9 @@ mod tests {
             for n in 0..100_000u64 {
                 blocks.insert(Addr(0x5555_0000_0000 + n * stride), Block { size: 1, site: 0, birth: n });
             }
-            let largest = blocks.shards.iter().map(|shard| shard.get().len()).max().unwrap();
+            let largest = blocks.shards.iter().map(|shard| shard.get().iter().count()).max().unwrap();
             assert!(largest < 1170, "stride {stride}: {largest} blocks in one shard, 390 expected");
         }
-    }
-
-    #[test]
-    fn places_follow_the_order_of_a_page_and_begin_elsewhere_in_each() {
-        let place = |addr| hash(addr) % (1 << 20);
-        let page = |n: u64| 0x7f00_0000_0000 + n * 4096;
-        let neighbours = (0..127).filter(|n| place(page(1) + n * 32) + 1 == place(page(1) + (n + 1) * 32));
-        assert!(neighbours.count() >= 126, "but for the last one, which the first may follow");
-        let of_one_shard = || (0..100_000).map(|n| hash(page(n) + 16)).filter(|hash| shard_of(*hash) == 7);
-        let first: std::collections::HashSet<u64> = of_one_shard().map(|hash| hash % 128).collect();
-        let tags: std::collections::HashSet<u64> = of_one_shard().map(|hash| hash >> 57).collect();
-        let pages = of_one_shard().count();
-        assert!(
-            first.len() > 100 && tags.len() > 100,
-            "{} places and {} tags of {pages} pages",
-            first.len(),
-            tags.len()
-        );
     }
 
     fn block(n: u64) -> Block {
@@ -401,7 +342,7 @@ mod tests {
             let addr = match state >> 62 {
                 0 | 1 => 0x5555_0000_0000 + any % 50_000 * 16,
                 2 => 0x7f00_0000_0010 + any % 20_000 * 4096,
-                _ => any % 200_000 * 0x10_0008,
+                _ => (any % 200_000 + 1) * 0x10_0008,
             };
             if state >> 18 & 1 == 0 {
                 assert_eq!(blocks.insert(Addr(addr), block(n)), live.insert(addr, block(n)));
@@ -468,20 +409,29 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_does_not_grow_for_what_it_has() {
+    fn a_table_does_not_grow_for_what_it_has() {
         let mut blocks = Blocks::new();
         let addr = |n: u64| Addr(0x5555_0000_0000 + n * 32);
-        let is_full = |blocks: &Blocks| {
-            blocks.shards.iter().any(|shard| shard.get().len() == shard.get().capacity() && !shard.get().is_empty())
-        };
-        let count = (1..100_000).find(|n| {
-            blocks.insert(addr(*n), block(*n));
-            is_full(&blocks)
-        });
+        for n in 1..100_000 {
+            blocks.insert(addr(n), block(n));
+        }
         let memory = blocks.memory();
-        for n in 1..=count.unwrap() {
+        for n in 1..100_000 {
             assert_eq!(blocks.insert(addr(n), block(n + 1)), Some(block(n)));
         }
         assert_eq!(blocks.memory(), memory);
+    }
+
+    /// Blocks of whole pages, or larger ones, begin at the same offset of each; a table is nearly full before it doubles.
+    #[test]
+    fn no_distance_between_blocks_needs_more_room() {
+        for stride in [8, 16, 24, 48, 4096, 4112, 1 << 16, 1 << 21, 1 << 26] {
+            let mut blocks = Blocks::new();
+            for n in 1..=200_000u64 {
+                blocks.insert(Addr(n * stride + 16), Block { size: 1, site: 0, birth: n });
+            }
+            let each = blocks.memory() as f64 / 200_000.0;
+            assert!(each <= 60.0, "stride {stride}: {each} bytes a block");
+        }
     }
 }

@@ -16,6 +16,7 @@ use super::layout::{
     RECORD_CALLER, RECORD_KEY, RECORD_OUT, RECORD_RESULT, RECORD_SIZE, RECORD_WHAT, RING_RECORDS, cell_at, ring_at,
 };
 use super::shared::Shared;
+use crate::addr::Addr;
 
 /// A record, as a thread has written it; nothing of it is checked but its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +46,7 @@ pub struct Record {
 pub enum RecordedStack {
     /// It is the one with this id.
     Known(u32),
-    /// It was not walked: the id of the stack that has the caller only.
+    /// It was not walked: the id of the stack that has the caller only; 0: the thread found none.
     Caller(u32),
     /// It is the list with this number, of the thread whose record or frame it is.
     Listed(u32),
@@ -75,6 +76,12 @@ pub const fn function_of(what: u64) -> u16 {
 }
 
 impl Record {
+    /// The block that it is about, as far as the record says by itself.
+    #[inline]
+    pub const fn block(&self) -> Addr {
+        Addr(if matches!(self.kind, Kind::Ended) { self.result } else { self.args[0] })
+    }
+
     /// From its bytes. None if it is of no known kind.
     #[inline]
     pub fn of(words: &[u64; (RECORD_SIZE / 8) as usize]) -> Option<Self> {

@@ -65,6 +65,7 @@ impl Process {
                 };
                 records.clear();
                 let next = jump.merge.take(&jump.region.mapping, most as usize, &mut records);
+                self.observer.model().look_ahead(records.iter().map(|(_, record)| record.block()));
                 for (cell, record) in &records {
                     self.take_record(&mut jump, *cell, record, time_ns);
                 }

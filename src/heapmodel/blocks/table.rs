@@ -1,0 +1,262 @@
+//! A hash table of entries in buckets of two cache lines: whoever knows an address knows which lines to fetch, so that those of many addresses
+//! can be fetched at once.
+//!
+//! An entry is in one of two buckets, the first one if it has room ("Balanced allocations", Azar et al., 1994); where both are full, one
+//! of theirs moves to its other one (cuckoo hashing, Pagh and Rodler, 2001). So nearly all places are used before a table doubles.
+
+use super::Entry;
+
+/// Entries of a bucket.
+const PLACES: usize = 5;
+
+/// Buckets of the smallest table: a power of two.
+const FEWEST: usize = 2;
+
+/// Words of an entry.
+const ENTRY: usize = 3;
+
+/// Words of a bucket: its entries, and [`SPILLED`].
+const BUCKET: usize = 16;
+
+/// In a bucket: not 0 once an entry that this is the first bucket of was put in its second one.
+const SPILLED: usize = PLACES * ENTRY;
+
+/// Bytes of a bucket, and what it is aligned to.
+const ALIGNMENT: usize = BUCKET * size_of::<u64>();
+
+type Bucket = [u64; BUCKET];
+
+/// See the module's head.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    /// All buckets, in plain words: an allocator that is asked for aligned memory leaves pieces of it behind.
+    words: Vec<u64>,
+    /// So many words lie before the first bucket.
+    skipped: usize,
+    /// One less than the number of buckets, which is a power of two; 0 where there are none.
+    mask: usize,
+}
+
+/// Where an entry is: the number of its bucket, and its place there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    bucket: usize,
+    place: usize,
+}
+
+impl Clone for Table {
+    fn clone(&self) -> Self {
+        let Some(buckets) = self.words.get(self.skipped..).filter(|words| !words.is_empty()) else {
+            return Self::default();
+        };
+        let mut copy = Self::with_buckets(self.mask + 1);
+        if let Some(words) = copy.words.get_mut(copy.skipped..) {
+            let len = words.len().min(buckets.len());
+            words[..len].copy_from_slice(&buckets[..len]);
+        }
+        copy
+    }
+}
+
+impl Table {
+    /// An empty one with so many buckets, a power of two.
+    fn with_buckets(buckets: usize) -> Self {
+        let mut words = vec![0u64; (buckets + 1) * BUCKET];
+        // without an answer the buckets have more lines than they need
+        let skipped = words.as_ptr().align_offset(ALIGNMENT);
+        let skipped = if skipped < BUCKET { skipped } else { 0 };
+        words.truncate(skipped + buckets * BUCKET);
+        Self { words, skipped, mask: buckets - 1 }
+    }
+
+    #[inline(always)]
+    fn bucket(&self, bucket: usize) -> Option<&Bucket> {
+        self.words.get(self.skipped + bucket * BUCKET..)?.first_chunk()
+    }
+
+    #[inline(always)]
+    fn bucket_mut(&mut self, bucket: usize) -> Option<&mut Bucket> {
+        self.words.get_mut(self.skipped + bucket * BUCKET..)?.first_chunk_mut()
+    }
+
+    /// Reads the lines of an address's first bucket, and returns anything of both.
+    #[inline(always)]
+    pub(super) fn touch(&self, addr: u64) -> u64 {
+        self.bucket(self.first(hash(addr))).map_or(0, |bucket| bucket[0] ^ bucket[SPILLED])
+    }
+
+    /// Where the entry of an address is.
+    #[inline(always)]
+    pub(super) fn find(&self, addr: u64) -> Option<Place> {
+        let hash = hash(addr);
+        let at = self.first(hash);
+        let first = self.bucket(at)?;
+        match place_of(first, addr) {
+            Some(place) => Some(Place { bucket: at, place }),
+            None if first[SPILLED] == 0 => None,
+            None => {
+                let at = self.second(hash);
+                Some(Place { bucket: at, place: place_of(self.bucket(at)?, addr)? })
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, at: Place) -> Option<Entry> {
+        let words = self.bucket(at.bucket)?.get(at.place * ENTRY..)?.first_chunk()?;
+        Some(Entry::of(*words))
+    }
+
+    #[inline(always)]
+    pub(super) fn set(&mut self, at: Place, entry: &Entry) {
+        if let Some(bucket) = self.bucket_mut(at.bucket)
+            && let Some(words) = bucket.get_mut(at.place * ENTRY..).and_then(|words| words.first_chunk_mut())
+        {
+            *words = entry.words();
+        }
+    }
+
+    /// Puts an entry in; returns the one of this address that it replaces. Where there is no room, entries of which `is_of_use` says
+    /// that they are not make some.
+    #[inline(always)]
+    pub(super) fn insert(&mut self, entry: &Entry, is_of_use: impl Fn(&Entry) -> bool) -> Option<Entry> {
+        if let Some(place) = self.find(entry.addr) {
+            let before = self.get(place);
+            self.set(place, entry);
+            return before;
+        }
+        if !self.put_first(entry) {
+            self.insert_elsewhere(entry, &is_of_use);
+        }
+        None
+    }
+
+    /// Puts an entry of a new address in its first bucket, if that has a place that is free.
+    #[inline(always)]
+    fn put_first(&mut self, entry: &Entry) -> bool {
+        let at = self.first(hash(entry.addr));
+        let free = self.bucket(at).and_then(|bucket| place_of(bucket, 0));
+        free.map(|place| self.set(Place { bucket: at, place }, entry)).is_some()
+    }
+
+    /// The same where the first bucket is full.
+    #[cold]
+    #[inline(never)]
+    fn insert_elsewhere(&mut self, entry: &Entry, is_of_use: &dyn Fn(&Entry) -> bool) {
+        while !self.place(entry, is_of_use) {
+            self.grow(is_of_use);
+        }
+    }
+
+    /// Puts an entry of a new address in, if there is room or some can be made.
+    fn place(&mut self, entry: &Entry, is_of_use: &dyn Fn(&Entry) -> bool) -> bool {
+        let both = self.both(entry.addr);
+        both.iter().any(|at| self.put(entry, *at, is_of_use))
+            || both.iter().any(|at| self.make_place(*at, is_of_use) && self.put(entry, *at, is_of_use))
+    }
+
+    /// Puts an entry in one of its buckets, if that has a place that is free or of no use.
+    fn put(&mut self, entry: &Entry, at: usize, is_of_use: &dyn Fn(&Entry) -> bool) -> bool {
+        let Some(bucket) = self.bucket(at) else { return false };
+        let is_useless = |place: &usize| self.get(Place { bucket: at, place: *place }).is_some_and(|e| !is_of_use(&e));
+        let Some(place) = place_of(bucket, 0).or_else(|| (0..PLACES).find(is_useless)) else { return false };
+        self.set(Place { bucket: at, place }, entry);
+        let first = self.first(hash(entry.addr));
+        if first != at
+            && let Some(first) = self.bucket_mut(first)
+        {
+            first[SPILLED] = 1;
+        }
+        true
+    }
+
+    /// Moves one of the bucket's entries to its other one, if that has room.
+    fn make_place(&mut self, at: usize, is_of_use: &dyn Fn(&Entry) -> bool) -> bool {
+        (0..PLACES).any(|place| {
+            let place = Place { bucket: at, place };
+            let Some(entry) = self.get(place) else { return false };
+            let [first, second] = self.both(entry.addr);
+            let other = if first == at { second } else { first };
+            let moved = other != at && self.put(&entry, other, is_of_use);
+            if moved {
+                self.set(place, &Entry::NONE);
+            }
+            moved
+        })
+    }
+
+    /// Doubles the table.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, is_of_use: &dyn Fn(&Entry) -> bool) {
+        let mut buckets = if self.words.is_empty() { FEWEST } else { 2 * (self.mask + 1) };
+        loop {
+            let mut larger = Self::with_buckets(buckets);
+            let mut kept = self.iter().filter(is_of_use);
+            if kept.all(|entry| larger.put_first(&entry) || larger.place(&entry, is_of_use)) {
+                drop(kept);
+                *self = larger;
+                return;
+            }
+            buckets *= 2;
+        }
+    }
+
+    /// All entries, each with its place.
+    pub(super) fn places(&self) -> impl Iterator<Item = (Place, Entry)> {
+        let buckets = if self.words.is_empty() { 0 } else { self.mask + 1 };
+        let all = (0..buckets).flat_map(|bucket| (0..PLACES).map(move |place| Place { bucket, place }));
+        all.filter_map(|place| Some((place, self.get(place)?))).filter(|(_, entry)| entry.addr != 0)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Entry> {
+        self.places().map(|(_, entry)| entry)
+    }
+
+    /// Bytes of heap that it takes.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.words) + if self.words.is_empty() { 0 } else { ALIGNMENT - self.skipped * size_of::<u64>() }
+    }
+
+    fn both(&self, addr: u64) -> [usize; 2] {
+        let hash = hash(addr);
+        [self.first(hash), self.second(hash)]
+    }
+
+    #[inline(always)]
+    const fn first(&self, hash: u64) -> usize {
+        hash as usize & self.mask
+    }
+
+    /// Another one than the first.
+    #[inline(always)]
+    const fn second(&self, hash: u64) -> usize {
+        let distance = (hash >> 24) as usize | 1;
+        (hash as usize ^ distance) & self.mask
+    }
+}
+
+/// Where in a bucket the entry of an address is. All are compared, as that costs less than to guess which one it is.
+#[inline(always)]
+fn place_of(bucket: &Bucket, addr: u64) -> Option<usize> {
+    let mut found = PLACES;
+    for place in 0..PLACES {
+        found = if bucket[place * ENTRY] == addr { place } else { found };
+    }
+    (found < PLACES).then_some(found)
+}
+
+/// The lowest 48 bits are for buckets, the highest eight for shards ([`shard_of`]).
+#[inline(always)]
+pub(super) const fn hash(addr: u64) -> u64 {
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+    let hash = addr.wrapping_mul(MULTIPLIER);
+    (hash ^ hash >> 32).wrapping_mul(MULTIPLIER)
+}
+
+/// Which of so many tables an address is in: a power of two, up to 256.
+#[inline(always)]
+pub(super) const fn shard_of(addr: u64, shards: usize) -> usize {
+    (hash(addr) >> 56) as usize % shards
+}
