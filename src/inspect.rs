@@ -67,7 +67,7 @@ pub enum Meanwhile {
     RunOn,
     /// It stands still.
     StandStill,
-    /// It stands still, and calls `malloc_trim(0)` when all has been seen.
+    /// It stands still, and once more when all has been seen, to call `malloc_trim(0)`.
     Trim,
 }
 
@@ -84,9 +84,11 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile, with_types: bool) -> Result<Inspe
     let (look, trimmed) = match meanwhile {
         Meanwhile::RunOn => (run_on(pid, read)?, None),
         Meanwhile::StandStill => (looks::look(pid, Purpose::Census, read)?, None),
-        Meanwhile::Trim => looks::look_once(pid, Purpose::Census, None, &read, |seen, walk, still| {
-            trimming::trim(seen, walk, still).map(Some)
-        })?,
+        Meanwhile::Trim => {
+            let look = looks::look(pid, Purpose::Census, read)?;
+            let (trimmed, stood) = trimming::trim(&look.seen, look.walk.as_ref())?;
+            (Look { stood: look.stood + stood, ..look }, Some(trimmed))
+        }
     };
     let stood = (meanwhile != Meanwhile::RunOn).then_some(look.stood);
     Ok(Inspection { trimmed, stood, ..told(program, look, declared) })

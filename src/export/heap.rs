@@ -448,7 +448,11 @@ fn cost(out: &mut String, report: &HeapReport<'_>) {
     let _ = match (report.stood_ns, report.core) {
         (_, Some(core)) => writeln!(out, "\n{}", text::wrap(&of_core(core), 0, WIDTH)),
         (Some(ns), None) => {
-            let way = if report.copied { ", to be copied; the copy was read" } else { "" };
+            let way = match (report.copied, report.trimmed) {
+                (true, None) => ", to be copied; the copy was read",
+                (true, Some(_)) => ", to be copied and to call malloc_trim(0); the copy was read",
+                (false, _) => "",
+            };
             writeln!(out, "\nThe process stood still for {}{way}.", text::duration(ns))
         }
         (None, None) => writeln!(out, "\nThe process ran on meanwhile: what it changed then may be told wrongly."),

@@ -105,6 +105,13 @@ pub struct Part {
     pub books: u64,
 }
 
+/// Where the arenas are, the main one first, without a look at anything in them. None in a process whose heap is
+/// another
+/// allocator's, or that has not called it.
+pub fn arenas(data: &[Range<Addr>], memory: &mut dyn ReadMemory) -> Vec<Addr> {
+    arenas::find(data, memory).map(|found| found.arenas.iter().map(|arena| arena.at).collect()).unwrap_or_default()
+}
+
 /// The parts of the arenas in the order of addresses, without a look at their chunks. An arena that has got another number of bytes from the kernel than its parts have is left out: somebody else's
 /// memory lies in between.
 pub fn parts(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Vec<Part> {

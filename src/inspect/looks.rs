@@ -64,8 +64,8 @@ pub(super) fn look<T: Send>(
         let read = |seen: &Seen, walk: &Walk, memory: &mut TargetMemory| {
             most.is_none_or(|most| walk.findings.len() < most).then(|| read(seen, walk, memory))
         };
-        let mut look = match look_once(pid, purpose, means, &read, |_, _, _| Ok(())) {
-            Ok((look, ())) => look,
+        let mut look = match look_once(pid, purpose, means, &read) {
+            Ok(look) => look,
             // it has ended since
             Err(_) if most.is_some() => break,
             Err(error) => return Err(error),
@@ -84,17 +84,16 @@ pub(super) fn look<T: Send>(
     Ok(Look { seen, walk, read: read.flatten(), copied, stood, in_motion, warnings })
 }
 
-/// One look. `meanwhile` is at work while the process stands still, after all was read that is not read of the copy. Without `means` there is no copy.
+/// One look. Without `means` there is no copy.
 ///
 /// # Errors
-/// As [`look`], and what `meanwhile` says.
-pub(super) fn look_once<T: Send, M: Send>(
+/// As [`look`].
+fn look_once<T: Send>(
     pid: i32,
     purpose: Purpose,
     means: Option<Means>,
     read: &(impl Fn(&Seen, &Walk, &mut TargetMemory) -> T + Sync),
-    meanwhile: impl FnOnce(&Seen, Option<&Walk>, &Standstill) -> Result<M> + Send,
-) -> Result<(Look<T>, M)> {
+) -> Result<Look<T>> {
     let read_heap = |seen: &Seen, memory: &mut TargetMemory| {
         let walk = seen.walk(memory);
         let read = walk.as_ref().map(|walk| read(seen, walk, memory));
@@ -113,12 +112,10 @@ pub(super) fn look_once<T: Send, M: Send>(
         });
         let is_copied = copy.as_ref().is_some_and(Copy::is_whole);
         let heap = (!is_copied).then(|| read_heap(&seen, &mut memory));
-        let walk = heap.as_ref().and_then(|(walk, _)| walk.as_ref());
-        let done = meanwhile(&seen, walk, still)?;
-        Ok((seen, heap, done, copy))
+        Ok((seen, heap, copy))
     };
-    let then = |looked: Result<(Seen, Option<_>, M, Option<Copy>)>| {
-        let (seen, heap, done, copy) = looked?;
+    let then = |looked: Result<(Seen, Option<_>, Option<Copy>)>| {
+        let (seen, heap, copy) = looked?;
         let copied = heap.is_none();
         let of_heap = match (heap, &copy) {
             (Some(heap), _) => Ok(heap),
@@ -130,11 +127,10 @@ pub(super) fn look_once<T: Send, M: Send>(
         }
         let (walk, read) = of_heap?;
         let warnings = copy.and_then(Copy::end).into_iter().collect();
-        Ok((Look { seen, walk, read, copied, stood: Duration::ZERO, in_motion: false, warnings }, done))
+        Ok(Look { seen, walk, read, copied, stood: Duration::ZERO, in_motion: false, warnings })
     };
     let (looked, stood) = standstill::stand_still(pid, standing, then)?;
-    let (look, done) = looked?;
-    Ok((Look { stood, ..look }, done))
+    Ok(Look { stood, ..looked? })
 }
 
 /// Memory that others may write to, too.

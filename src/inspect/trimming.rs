@@ -9,15 +9,18 @@
 use super::modules;
 use super::seen::Seen;
 use crate::addr::Addr;
-use crate::heapwalk::{Allocator, Walk};
+use crate::heapwalk::{self, Allocator, Walk, glibc};
 use crate::maps::Mapping;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::remote::function::{self, Function, RESTORER};
-use crate::tracer::standstill::Standstill;
+use crate::tracer::standstill::{self, Standstill};
 use crate::tracer::{Result, TracerError, procfs};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
 
 /// `SYS_getrandom`, which malloc calls once.
 const GETRANDOM: u64 = 318;
@@ -55,57 +58,90 @@ pub enum NotTrimmed {
     Broken,
 }
 
-/// Calls it. The bytes that were given back, of what lies in the allocator's regions.
+/// Has process `pid`, in which `seen` and `walk` were found a moment ago, stand still once more, only for the call. The
+/// bytes that were given back, of what lies in the
+/// allocator's regions; and how long the process stood for that.
 ///
 /// # Errors
-/// Any failure of a request.
-pub(super) fn trim(
-    seen: &Seen,
-    walk: Option<&Walk>,
-    still: &Standstill,
-) -> Result<std::result::Result<u64, NotTrimmed>> {
-    let pid = seen.pid;
-    let of_glibc = walk.filter(|walk| walk.allocator == Allocator::Glibc);
-    let Some(walk) = of_glibc else { return Ok(Err(NotTrimmed::NoGlibc)) };
-    if !walk.findings.is_empty() {
-        return Ok(Err(NotTrimmed::Broken));
-    }
-    let Some((first, _)) = still.sleepers().next() else { return Ok(Err(NotTrimmed::NoCaller)) };
-    let tid = first.tid();
-    let mut memory = TargetMemory::open(pid, tid)?;
-    memory.new_stop(tid);
-    let is_free = |at: Addr| {
-        let mut lock = [0; 4];
-        memory.read_uncached(at, &mut lock) == lock.len() && lock == [0; 4]
+/// It can't be traced any more, or any failure of a request.
+pub(super) fn trim(seen: &Seen, walk: Option<&Walk>) -> Result<(std::result::Result<u64, NotTrimmed>, Duration)> {
+    let prepared = match prepare(seen, walk) {
+        Ok(prepared) => prepared,
+        Err(why) => return Ok((Err(why), Duration::ZERO)),
     };
-    if !walk.arenas.iter().all(|arena| is_free(arena.at)) {
-        return Ok(Err(NotTrimmed::Locked));
+    let (called, stood) = standstill::stand_still(seen.pid, |still| prepared.call(seen, still), |called| called)?;
+    Ok((called?, stood))
+}
+
+/// What is known of the call before the process stands still for it.
+struct Prepared<'a> {
+    walk: &'a Walk,
+    /// The function.
+    trim: Addr,
+    /// Where handlers of signals return to.
+    restorer: Addr,
+}
+
+fn prepare<'a>(seen: &Seen, walk: Option<&'a Walk>) -> std::result::Result<Prepared<'a>, NotTrimmed> {
+    let of_glibc = walk.filter(|walk| walk.allocator == Allocator::Glibc);
+    let walk = of_glibc.ok_or(NotTrimmed::NoGlibc)?;
+    if !walk.findings.is_empty() {
+        return Err(NotTrimmed::Broken);
     }
-    let objects = modules::open(pid, tid, &seen.mappings);
+    let objects = modules::open(seen.pid, seen.tid, &seen.mappings);
     let main = walk.arenas.first().map(|arena| arena.at);
     let holder =
         objects.data.iter().find(|data| data.ranges.iter().any(|range| main.is_some_and(|at| range.contains(&at))));
     let object = holder.and_then(|data| objects.found.iter().find(|object| object.id == data.id));
-    let Some((trim, restorer)) =
-        object.and_then(|object| object.function("malloc_trim").zip(object.code_at(&RESTORER)))
-    else {
-        return Ok(Err(NotTrimmed::NoFunction));
-    };
-    let caller = still.sleepers().find(|(thread, resume)| {
-        let number = thread.registers().map_or(GETRANDOM, |regs| regs.0.orig_rax);
-        number != GETRANDOM
-            && !procfs::has_shadow_stack(thread.tid())
-            && may_call(resume, restorer, &seen.mappings, &memory)
-    });
-    let Some((thread, resume)) = caller else { return Ok(Err(NotTrimmed::NoCaller)) };
-    memory.stands_still(Some(thread.tid()));
-    let before = resident(walk, thread)?;
-    let call = Function { at: trim, rax: 0, arguments: [0; 6] };
-    match function::call(thread, &resume, &call, restorer, &mut memory, &mut None) {
-        Err(TracerError::Filtered { .. }) => return Ok(Err(NotTrimmed::Seccomp)),
-        called => called?,
+    let found = object.and_then(|object| object.function("malloc_trim").zip(object.code_at(&RESTORER)));
+    let (trim, restorer) = found.ok_or(NotTrimmed::NoFunction)?;
+    Ok(Prepared { walk, trim, restorer })
+}
+
+impl Prepared<'_> {
+    /// Makes the call, if this is a moment for it.
+    fn call(&self, seen: &Seen, still: &Standstill) -> Result<std::result::Result<u64, NotTrimmed>> {
+        let Some((first, _)) = still.sleepers().next() else { return Ok(Err(NotTrimmed::NoCaller)) };
+        let tid = first.tid();
+        let mappings = procfs::mappings(tid)?;
+        let mut memory = TargetMemory::open(seen.pid, tid)?;
+        memory.new_stop(tid);
+        // Threads may have made arenas since; and it may have executed another program.
+        let arenas = glibc::arenas(&heapwalk::data_of(&mappings), &mut memory);
+        let is_same = |addr: Addr| mapping_of(addr, &mappings) == mapping_of(addr, &seen.mappings);
+        let is_same_heap = arenas.first() == self.walk.arenas.first().map(|arena| &arena.at);
+        if !is_same_heap || !is_same(self.trim) || !is_same(self.restorer) {
+            return Ok(Err(NotTrimmed::Broken));
+        }
+        let is_free = |at: &Addr| {
+            let mut lock = [0; 4];
+            memory.read_uncached(*at, &mut lock) == lock.len() && lock == [0; 4]
+        };
+        if !arenas.iter().all(is_free) {
+            return Ok(Err(NotTrimmed::Locked));
+        }
+        let caller = still.sleepers().find(|(thread, resume)| {
+            let number = thread.registers().map_or(GETRANDOM, |regs| regs.0.orig_rax);
+            number != GETRANDOM
+                && !procfs::has_shadow_stack(thread.tid())
+                && may_call(resume, self.restorer, &mappings, &memory)
+        });
+        let Some((thread, resume)) = caller else { return Ok(Err(NotTrimmed::NoCaller)) };
+        memory.stands_still(Some(thread.tid()));
+        let before = resident(self.walk, thread)?;
+        let call = Function { at: self.trim, rax: 0, arguments: [0; 6] };
+        match function::call(thread, &resume, &call, self.restorer, &mut memory, &mut None) {
+            Err(TracerError::Filtered { .. }) => return Ok(Err(NotTrimmed::Seccomp)),
+            called => called?,
+        }
+        Ok(Ok(before.saturating_sub(resident(self.walk, thread)?)))
     }
-    Ok(Ok(before.saturating_sub(resident(walk, thread)?)))
+}
+
+/// Where the file's piece lies that an address is in, and the file.
+fn mapping_of(addr: Addr, mappings: &[Mapping]) -> Option<(Range<Addr>, Option<&Path>)> {
+    let found = mappings.iter().find(|mapping| mapping.contains(addr))?;
+    Some((found.range(), found.path.as_deref()))
 }
 
 /// Whether a thread that sleeps has room on its stack, and no handler there.

@@ -140,7 +140,7 @@ impl Session {
             return Err(SessionError::Not64Bit { what: format!("process {pid}") });
         }
         chain::require_outside(pid)?;
-        // Else its breakpoints would be taken for the program's own code. Whoever may not look will be told why below.
+        // Else its breakpoints would be taken for the program's own code. Whoever may not look hears why below.
         let repaired = orphan::repair(pid).ok().flatten();
         let threads = seize::seize_to_patch(pid)?;
         // Threads end while we look, and a leader that has ended has no memory any more.
@@ -192,6 +192,7 @@ impl Session {
             }
             return Ok(());
         }
+        process.hold_probes_back();
         process.prepare()?;
         self.call_for_trap_action_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
@@ -201,6 +202,7 @@ impl Session {
         }
         process.begin_to_watch_trap_action();
         process.apply_probing();
+        process.place_first();
         self.place_early(self.first)
     }
 }
@@ -225,11 +227,10 @@ fn describe_repair(repaired: Repaired) -> String {
 }
 
 impl Process {
-    /// At an attach: gets to know the image, and places all probes but the allocator's. Those come last, as busy
-    /// threads run into them at once.
+    /// At an attach: gets to know the image. The probes of the allocator come last, as busy threads run into them at
+    /// once.
     fn prepare(&mut self) -> crate::tracer::Result<()> {
-        let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
-        let live = self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid);
+        let live = self.live_task();
         self.describe_image(self.pid);
         self.select_image(live);
         self.define_image();
@@ -237,5 +238,30 @@ impl Process {
         self.space.set_probing(Probing::None, &self.settings.table)?;
         self.refresh_modules(live);
         Ok(())
+    }
+
+    /// At an attach: places the first probes of all, now that the handler for SIGTRAP is installed if it can be. A
+    /// thread that hits any probe before that dies of it if heaptrace is killed; and in the first moments of an image
+    /// the dynamic linker's is hit within microseconds. An image that the process has become since gets its probes at
+    /// its own first stop.
+    fn place_first(&mut self) {
+        if self.signals.fallback_at_stop || !self.space.holds_back() {
+            return;
+        }
+        // Modules may have come and gone since the image was looked at.
+        let live = self.live_task();
+        self.refresh_modules(live);
+        match self.space.place_held_back() {
+            Err(error) if !error.is_out_of_reach() => self.warn_once(error.to_string()),
+            _ => {}
+        }
+        // The dynamic linker is watched only now.
+        self.refresh_modules(live);
+    }
+
+    /// A task that has memory: a leader that has ended has none any more.
+    fn live_task(&self) -> i32 {
+        let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
+        self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid)
     }
 }

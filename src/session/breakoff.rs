@@ -1,5 +1,5 @@
 //! The way round a whole session, and the way out of it: whatever breaks in here, an error or a panic, the process gets
-//! its code back and lives on, and the user is told what became of it.
+//! its code back and lives on, and the user hears what became of it.
 
 use super::Session;
 use super::aftermath::{Aftermath, BreakOff};

@@ -3,9 +3,9 @@
 //!
 //! 1. The original code is written back, while threads run (`undo.rs`).
 //! 2. Tasks that stand at a stop already are detached from: [`Session::detach_task`].
-//! 3. Every thread that may stand behind a breakpoint, or in a pad, is told to stop (`ask.rs`). Threads that sleep are
-//!    left alone, because a PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when the
-//!    tracer thread ends.
+//! 3. heaptrace interrupts every thread that may stand behind a breakpoint, or in a pad (`ask.rs`). Threads that sleep
+//!    are left alone, because a PTRACE_INTERRUPT would end epoll_wait and its kin early: the kernel detaches them when
+//!    the tracer thread ends.
 //! 4. A task that stops is moved to the original code (`prepare.rs`). It may have to run on, into a stop that is about
 //!    to be reported.
 //! 5. Where it can make a system call, it takes the SIGTRAP fallback out. Then it is detached from:

@@ -21,8 +21,8 @@ pub enum SessionError {
         /// How, if that is known.
         exit: Option<Exit>,
     },
-    /// heaptrace was told to end before the program became the program asked for.
-    #[error("{program} was not started: heaptrace was told to end while it was loaded")]
+    /// A signal asked heaptrace to end before the program became the program asked for.
+    #[error("{program} was not started: a signal asked heaptrace to end while it was loaded")]
     NotStarted {
         /// The program as the user named it.
         program: String,

@@ -37,7 +37,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// So many events are held back at most, in some 100 MB. Then the program waits for the walk to end.
 const MOST_HELD: usize = 1 << 20;
 
-/// For so long blocks and events that were held back are told between two stops, for which the program waits.
+/// For so long heaptrace tells readers of blocks and events that it held back, between two stops; the program waits
+/// meanwhile.
 const AT_A_TIME: Duration = Duration::from_micros(250);
 
 const FUTEX: u64 = 202;
@@ -71,7 +72,7 @@ impl From<Walk> for Found {
 /// Why nothing was found, in words.
 type NotFound = String;
 
-/// A walk over a copy that goes on, or whose blocks are being told.
+/// A walk over a copy that goes on, or whose blocks readers are getting.
 #[derive(Debug)]
 pub(super) struct Existing {
     /// None: it has ended.
@@ -162,7 +163,7 @@ impl Process {
         self.existing.is_some()
     }
 
-    /// Whether there is something to be told between two stops.
+    /// Whether readers are to get something between two stops.
     pub(super) fn has_existing_to_tell(&self) -> bool {
         self.existing.as_ref().is_some_and(|existing| existing.walk.is_none())
     }
@@ -186,17 +187,17 @@ impl Process {
         self.observer.take_existing(blocks);
         if findings > 0 {
             self.warnings.push(format!(
-                "--existing: the heap was not as its allocator leaves it at {findings} places (`heaptrace heap` tells them): blocks from before the attach may be missing"
+                "--existing: the heap was not as its allocator leaves it at {findings} places (`heaptrace heap` lists them): blocks from before the attach may be missing"
             ));
         }
         if moves_aligned {
             self.warnings.push(
-                "--existing: mimalloc does not tell where in its place an aligned block begins: frees of such count as frees of unknown blocks".to_owned(),
+                "--existing: mimalloc does not say where in its place an aligned block begins: frees of such count as frees of unknown blocks".to_owned(),
             );
         }
         if inside > 0 {
             self.warnings.push(format!(
-                "--existing: {inside} threads did not leave the allocator for a moment: of each of them one block from before the attach may be told wrongly"
+                "--existing: {inside} threads did not leave the allocator for a moment: one block of each from before the attach may be wrong"
             ));
         }
         // an aligned block of mimalloc is known by where its place begins

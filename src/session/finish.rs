@@ -113,7 +113,8 @@ impl Process {
                     snapshot
                 }
                 Err(reason) => {
-                    missing_mark = Some(format!("{reason}. So all blocks are told, whenever they were allocated"));
+                    missing_mark =
+                        Some(format!("{reason}. So the report has all blocks, whenever they were allocated"));
                     self.observer.model().snapshot()
                 }
             },
@@ -172,7 +173,7 @@ impl Process {
                 self.identity.program
             ));
         }
-        // an image before may have been told of in the same words
+        // the warnings of an image before may have the same words
         warnings.extend(self.is_not_on_jump_yet().filter(|told| !self.warnings.contains(told)));
         let paused = self.observer.paused_for();
         if !paused.is_zero() {

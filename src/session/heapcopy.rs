@@ -1,7 +1,7 @@
 //! The copies of a process under trace: it stands still only to be copied, and whoever asks reads the copy while it
 //! runs on.
 //!
-//! The tracer thread makes a copy by a thread that has stopped because it was told to, in code of the program's own;
+//! The tracer thread makes a copy by a thread that it has interrupted, in code of the program's own;
 //! where all have stopped for something else, what they have stopped for is served first. It kills the copy when that
 //! has been read, or when the process ends, executes another program or is let go; then a thread of the process takes
 //! its status.
@@ -43,7 +43,7 @@ const ENDED_EARLY: &str = "the process has ended, become another program or been
 pub(super) struct Copies {
     /// Who waits for a heap until a thread can make a copy.
     wanted: Vec<Wanted>,
-    /// Those that live, each with the mark by which its reader is told that it does no longer.
+    /// Those that live, each with the mark that tells its reader that it does no longer.
     alive: Vec<(Forked, Arc<AtomicBool>)>,
     /// Those whose end was waited for, and whose status the process has still to take.
     dead: Vec<Forked>,
@@ -59,7 +59,7 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Whether there is something to be done that only a thread can do that has stopped because it was told to.
+    /// Whether there is something to be done that only an interrupted thread can do.
     pub(super) const fn await_a_thread(&self) -> bool {
         !self.wanted.is_empty() || !self.dead.is_empty()
     }
@@ -343,7 +343,7 @@ impl Process {
         }
     }
 
-    /// A thread has stopped because it was told to: it does what there is to do about copies.
+    /// A thread has stopped as heaptrace has interrupted it: it does what there is to do about copies.
     ///
     /// # Errors
     /// What was reported of it instead.

@@ -28,7 +28,8 @@ impl Process {
         held
     }
 
-    /// Has `own`, which stands at a breakpoint of ours, and all threads that were told to stop ask for their signal
+    /// Has `own`, which stands at a breakpoint of ours, and all threads that heaptrace has interrupted ask for their
+    /// signal
     /// stacks. None: not all could.
     ///
     /// # Errors
@@ -64,7 +65,7 @@ impl Process {
         Ok(all.then_some(stacks))
     }
 
-    /// The registers with which a thread goes on that was told to stop; None: it stands in code of ours.
+    /// The registers with which a thread goes on that heaptrace has interrupted; None: it stands in code of ours.
     fn can_be_asked(&self, thread: &Stopped) -> Option<RawRegs> {
         let raw = thread.registers().ok()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);

@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long threads are waited for that have been told to stop.
+/// How long a scan waits for threads that it has interrupted.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// After so long those in an uninterruptible sleep, as in a vfork, are no longer waited for.
@@ -157,7 +157,7 @@ impl Process {
     ) -> std::result::Result<Captured, String> {
         if self.settings.sample_interval > 0 {
             return Err(
-                "only a sample of its blocks is recorded (--sample-interval): which of them are lost can't be told"
+                "only a sample of its blocks is recorded (--sample-interval): heaptrace can't say which of them are lost"
                     .to_owned(),
             );
         }

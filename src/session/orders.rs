@@ -54,7 +54,7 @@ impl Session {
         Ok(())
     }
 
-    /// The guardian was killed, and there is another one: it is told what stands in the memory of all.
+    /// The guardian was killed, and there is another one: the tracer tells it what stands in the memory of all.
     fn guard_anew(&mut self) {
         if !self.common.settings.guardian.as_ref().is_some_and(Guardian::take_over) {
             return;

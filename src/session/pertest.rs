@@ -18,7 +18,7 @@ const UNSEEN_ENDS: &str =
     "where a test returns to no breakpoint can be: its end was not seen, and it lasts until the next one begins";
 
 const UNREADABLE_NAME: &str =
-    "the name of a test could not be read, so that it is not told: this version of its framework is not known";
+    "the name of a test could not be read, so that the report lacks it: this version of its framework is not known";
 
 /// What is known of the tests of a process.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct TestsRecord {
     pub live: Vec<LiveOfTest>,
     /// Whether a framework was found that is known.
     pub has_framework: bool,
-    /// How often a test was not told: its name could not be read, or it could not be watched.
+    /// How many tests the report lacks: their names could not be read, or they could not be watched.
     pub untold: u64,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct TestWatch {
     makes_objects: bool,
     /// Threads that have been announced and not come yet, and who has made them.
     coming: Vec<(i32, TaskId)>,
-    /// How often a test was not told.
+    /// How many tests the report lacks.
     untold: u64,
     /// What was found when memory was read.
     at_scan: Option<(TestTally, Vec<LiveOfTest>)>,
@@ -134,7 +134,7 @@ impl Process {
         for (function, name) in tests {
             if !self.space.watch_test(function, hit.thread, hit.raw)? {
                 self.tests.untold += 1;
-                self.warn_once(format!("no probe could be placed at the test {name}: it is not told"));
+                self.warn_once(format!("no probe could be placed at the test {name}: the report lacks it"));
                 continue;
             }
             let (known, is_alone) = self.tests.functions.entry(function).or_default();

@@ -1,4 +1,4 @@
-//! Which engine a process would be seen by, as far as that can be told without tracing it (`heaptrace doctor PID`).
+//! Which engine a process would be seen by, as far as that shows without tracing it (`heaptrace doctor PID`).
 
 use super::space::tells_jemalloc_to_profile;
 use crate::elf::{Elf, has_jemalloc};
@@ -41,7 +41,7 @@ impl StaysWithTrap {
     }
 }
 
-/// What can be told of a process.
+/// What shows of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Prospect {
     /// It is no program that heaptrace can trace.

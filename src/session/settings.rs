@@ -68,7 +68,7 @@ pub struct Settings {
     pub requests: Arc<Requests>,
     /// Whether, and how, to look for leaks at the program's end.
     pub leak_scan: Option<ScanOptions>,
-    /// Whether tests are told, one by one.
+    /// Whether the report has tests, one by one.
     pub per_test: bool,
     /// Whether stacks have the functions of a Python interpreter instead of its loop.
     pub python: bool,
@@ -86,7 +86,7 @@ pub struct Settings {
     pub generation: Generation,
     /// Where all events are written to, if they are.
     pub trace: Option<Recorder>,
-    /// Who is told what ends while the session goes on, if somebody is.
+    /// Who hears what ends while the session goes on, if somebody does.
     pub endings: Option<Endings>,
 }
 

@@ -37,30 +37,40 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How long an attach waits for a thread that runs to stop.
 const EARLY: Duration = Duration::from_secs(1);
 
-/// So often an attach looks for a thread that can be interrupted, and after such pauses.
+/// So often an attach looks for a thread that can be interrupted, after such pauses or the stops of others.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// Which thread is interrupted at an attach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WhoCalls {
+    /// This one.
+    This(i32),
+    /// None at this moment; one may come.
+    NobodyYet,
+    /// Each would notice it.
+    Nobody,
+}
 
 /// The default action.
 const DEFAULT: KernelAction = [0; 4];
 
 impl Session {
-    /// At an attach, before there is a probe of the allocator: lets a thread install the handler, one that runs, or one
-    /// that sleeps and does
-    /// not notice. Were it left to the first that hits a probe, all that woke up at that moment would die of theirs if
-    /// heaptrace was killed
-    /// then. Only where all threads sleep in calls that would have to be made anew with their whole time limits it is
-    /// left so.
+    /// At an attach, before there is any probe: lets a thread install the handler, one that runs, or one that sleeps
+    /// and
+    /// does not notice. Were it left to the first that hits a probe, all that hit one at that moment would die of
+    /// theirs
+    /// if heaptrace was killed then. This serves threads that have stopped meanwhile: at the first stop of a new image
+    /// the handler is installed, too. Only where all threads sleep in calls that would have to be made anew with their
+    /// whole time limits, the first that hits a probe has to do it.
     ///
     /// If the program has an action of its own, a thread asks for that instead, any sleeping one if need be: the first
-    /// that hits a
-    /// probe may have SIGTRAP blocked, and the action would be lost.
+    /// that hits a probe may have SIGTRAP blocked, and the action would be lost.
     pub(super) fn call_for_trap_action_early(&mut self, slot: Slot) -> Result<()> {
-        let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
+        let Some(process) = self.processes.get(slot) else { return Ok(()) };
         let learns = process.has_trap_action_to_learn();
-        let Some(tid) = process.who_can_make_a_call(learns) else { return Ok(()) };
-        process.interrupt(tid)?;
         let deadline = Instant::now() + EARLY;
+        let (mut asked, mut looks) = (None, 0);
         while Instant::now() < deadline {
             let Some(process) = self.processes.get_mut(slot).filter(|process| match learns {
                 true => process.has_trap_action_to_learn(),
@@ -68,16 +78,27 @@ impl Session {
             }) else {
                 return Ok(());
             };
+            asked = asked.filter(|tid| process.tasks.get(*tid).is_some());
+            if asked.is_none() {
+                match process.who_can_make_a_call(learns) {
+                    WhoCalls::This(tid) => {
+                        process.interrupt(tid)?;
+                        asked = Some(tid);
+                    }
+                    WhoCalls::NobodyYet if looks < LOOKS => looks += 1,
+                    WhoCalls::NobodyYet | WhoCalls::Nobody => return Ok(()),
+                }
+            }
             match ptrace::wait(false)? {
                 Waited::Task(stopped_tid, status, Some(stopped)) => {
-                    if stopped_tid == tid && status == WaitStatus::EventStop {
-                        self.stops.serving = Some(Serving { tid, status, answer: None });
-                        process.space.memory.stands_still(Some(tid));
+                    if asked == Some(stopped_tid) && status == WaitStatus::EventStop {
+                        self.stops.serving = Some(Serving { tid: stopped_tid, status, answer: None });
+                        process.space.memory.stands_still(Some(stopped_tid));
                         let called = match learns {
                             true => process
                                 .resume_registers(&stopped)
                                 .and_then(|resume| process.learn_trap_action(&stopped, resume)),
-                            false => process.keep_sigtrap_fallback(tid, &stopped, &self.stops),
+                            false => process.keep_sigtrap_fallback(stopped_tid, &stopped, &self.stops),
                         };
                         let status = match called {
                             Err(TracerError::Overtaken { status, .. }) => status,
@@ -93,6 +114,7 @@ impl Session {
                 }
                 Waited::Task(ended, status, None) => self.note_end(ended, status),
                 Waited::NoTasks => return Ok(()),
+                Waited::Nothing | Waited::Interrupted if asked.is_none() => std::thread::sleep(PAUSE),
                 Waited::Nothing | Waited::Interrupted => std::thread::yield_now(),
             }
         }
@@ -207,31 +229,29 @@ impl Process {
         kept
     }
 
-    /// The thread that is disturbed least by an interruption. None if each would notice it; one that sleeps in a timed
-    /// call is taken only if `anyone` will do.
-    fn who_can_make_a_call(&self, anyone: bool) -> Option<i32> {
+    /// The thread that is disturbed least by an interruption. One that sleeps in a timed call is taken only if `anyone`
+    /// will do.
+    fn who_can_make_a_call(&self, anyone: bool) -> WhoCalls {
         let may = |found: &Disturbance| match found {
             Disturbance::None | Disturbance::Unnoticed => true,
             Disturbance::Longer => anyone,
             Disturbance::Stopped => false,
         };
-        for _ in 0..LOOKS {
-            let mut passing = false;
-            let mut best = None;
-            for tid in self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid)) {
-                match disturbance(self.pid, tid) {
-                    Some(found) if may(&found) => best = best.min(Some((found, tid))).or(Some((found, tid))),
-                    Some(_) => {}
-                    None => passing |= !matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X')),
-                }
+        let mut passing = false;
+        let mut best = None;
+        for tid in self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid)) {
+            match disturbance(self.pid, tid) {
+                Some(found) if may(&found) => best = best.min(Some((found, tid))).or(Some((found, tid))),
+                Some(_) => {}
+                // It has stopped for us, as at an exec; or it waits for a disk, or has a signal to deal with.
+                None => passing |= !matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X')),
             }
-            if best.is_some() || !passing {
-                return best.map(|(_, tid)| tid);
-            }
-            // It waits for a disk, or has a signal to deal with.
-            std::thread::sleep(PAUSE);
         }
-        None
+        match best {
+            Some((_, tid)) => WhoCalls::This(tid),
+            None if passing => WhoCalls::NobodyYet,
+            None => WhoCalls::Nobody,
+        }
     }
 
     const fn has_no_sigtrap_fallback_yet(&self) -> bool {

@@ -79,7 +79,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Whether the program that `tid` runs is a 64-bit x86-64 one; true if that can't be told.
+/// Whether the program that `tid` runs is a 64-bit x86-64 one; true if that is not known.
 pub fn is_64_bit(tid: i32) -> bool {
     let mut header = [0u8; 20];
     let Ok(mut file) = std::fs::File::open(format!("/proc/{tid}/exe")) else { return true };

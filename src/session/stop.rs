@@ -34,7 +34,7 @@ pub(super) enum Action {
     Detach,
     /// It is gone; there is nothing left to resume.
     Gone,
-    /// It is a new process, whose parent has not told of it yet: it waits for that.
+    /// It is a new process, whose parent has not announced it yet: it waits for that.
     Hold,
 }
 

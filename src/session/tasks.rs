@@ -27,7 +27,7 @@ pub struct Task {
     pub listening: bool,
     /// It has reported its end.
     pub ending: bool,
-    /// It was told to stop, and has not stopped since.
+    /// heaptrace has interrupted it, and it has not stopped since.
     pub interrupted: bool,
     /// Hits that have been counted already.
     pub counted: CountedHits,

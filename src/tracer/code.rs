@@ -1,7 +1,8 @@
 //! Writing to the target's code. Nothing else does: the session, the detach, forked children, the guardian, and the
 //! repair of what a killed heaptrace has left all write here.
 //!
-//! The order is always the same: the guardian is told, the bytes are written while threads may run, what stands there
+//! The order is always the same: the guardian hears of it, the bytes are written while threads may run, what stands
+//! there
 //! is read back. A patch is undone only where it still stands, wholly or in part: the program may have written over it.
 //!
 //! A patch of several bytes begins with an int3 while the others are exchanged, in both directions. So no thread

@@ -5,7 +5,7 @@
 //! heaptrace or the program ends. If heaptrace ends before it can see to it, the copy ends by itself: it has a stack of
 //! its own, whose only word leads to `_exit`. It begins with the process's
 //! table of open files, and exchanges it for an empty one at once ([`apart`]), so that no pipe, port or lock stays
-//! taken for it. It has no exit signal: nobody is told of its end, and the program's
+//! taken for it. It has no exit signal: nobody hears of its end, and the program's
 //! wait(2) does not see it (with `__WALL` it would). When it has been read, the process takes its status by a wait4(2)
 //! of ours, so that no zombie is left.
 
@@ -210,7 +210,7 @@ impl Forked {
         Self { means, ..self }
     }
 
-    /// Kills it. Its maker is told of its end by a wait.
+    /// Kills it. Its maker learns of its end by a wait.
     pub fn kill(&self) {
         if self.is_over {
             return;

@@ -37,7 +37,7 @@ pub struct Ticks {
     first: u64,
 }
 
-/// In a shorter time than this, the rate can't be told well.
+/// A shorter time than this gives no good rate.
 const TICKS_LEAST: Duration = Duration::from_millis(1);
 
 impl Ticks {

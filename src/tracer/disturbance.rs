@@ -23,13 +23,20 @@ pub fn disturbance(pid: i32, tid: i32) -> Option<Disturbance> {
         b'R' => Some(Disturbance::None),
         b'T' => Some(Disturbance::Stopped),
         b'S' if procfs::has_deliverable_signal(tid) => None,
-        b'S' => Some(match procfs::read(tid, "syscall").ok().and_then(|text| call_in(&text)) {
-            Some((number, arguments)) if !is_longer(number, arguments, || timedwait::can_tell(tid)) => {
-                Disturbance::Unnoticed
-            }
-            _ => Disturbance::Longer,
-        }),
+        b'S' => {
+            let text = procfs::read(tid, "syscall").unwrap_or_default();
+            Some(asleep(&text, || timedwait::can_tell(tid)))
+        }
         _ => None,
+    }
+}
+
+/// The same of a thread that was asleep a moment ago, by the text of its file `syscall` (proc(5)).
+fn asleep(text: &[u8], knows_what_is_left: impl FnOnce() -> bool) -> Disturbance {
+    match call_in(text) {
+        Some((number, arguments)) if !is_longer(number, arguments, knows_what_is_left) => Disturbance::Unnoticed,
+        None if text.starts_with(b"running") => Disturbance::None,
+        _ => Disturbance::Longer,
     }
 }
 
@@ -47,7 +54,7 @@ fn call_in(text: &[u8]) -> Option<(i64, [u64; 6])> {
 
 /// Whether a call that is made anew may take longer than it would have: it ends early, and it has a time limit, or its
 /// socket may have one (SO_RCVTIMEO).
-/// `knows_what_is_left`: whether it can be told how long the thread has slept.
+/// `knows_what_is_left`: whether the kernel says how long the thread has slept.
 fn is_longer(
     number: i64,
     [_, _, timeout_of_signals, timeout, timeout_of_messages, _]: [u64; 6],
@@ -86,6 +93,14 @@ mod tests {
         ] {
             assert_eq!(is_longer(number, [5, 0x7_ffd0, 1, 100, 0, 0], || true), expected, "{number}");
         }
+    }
+
+    #[test]
+    fn a_thread_that_has_woken_up_runs() {
+        assert_eq!(asleep(b"running\n", || false), Disturbance::None);
+        assert_eq!(asleep(b"35 0x7ffd0 0x0 0x0 0x0 0x0 0x0 0x7ffc0 0x7f1230\n", || false), Disturbance::Unnoticed);
+        assert_eq!(asleep(b"45 0x5 0x7ffd0 0x400 0x0 0x0 0x0 0x7ffc0 0x7f1230\n", || false), Disturbance::Longer);
+        assert_eq!(asleep(b"", || false), Disturbance::Longer);
     }
 
     #[test]

@@ -36,7 +36,8 @@ fn is_pipe(path: &Path) -> bool {
 
 /// Opens the file behind `module` through the live task `tid` of process `pid`, whose root folder is `root` if it is
 /// not ours: by its path in there; if another file stands there now, through the kernel's own links to mapped files.
-/// None if neither gives it. `accepts` says whether a file's contents are those that are mapped. It is told whether
+/// None if neither gives it. `accepts` says whether a file's contents are those that are mapped. Its second argument
+/// says whether
 /// device and inode are: alone they prove nothing, as inodes are used again and some file systems (overlayfs, btrfs)
 /// show others in the maps.
 pub fn open_module(

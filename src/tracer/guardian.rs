@@ -6,7 +6,7 @@
 //! that none is lost, however late the guardian reads it. The end of the socket without a dismissal means that
 //! heaptrace is gone.
 //!
-//! If the guardian itself is killed, another one takes its place ([`GuardianProcess::look_after`]), and is told all
+//! If the guardian itself is killed, another one takes its place ([`GuardianProcess::look_after`]), and hears all
 //! that stands in the target by then.
 //!
 //! It also has a heaptrace go on that was stopped while a thread of the target stands for it ([`stopped`]).
@@ -212,7 +212,7 @@ impl Guardian {
     }
 
     /// Speaks to the guardian that was started last from now on, if it has not been spoken to yet: then everything is
-    /// to be told anew, by [`Guarded::begin_anew`] and what follows.
+    /// to be sent anew, by [`Guarded::begin_anew`] and what follows.
     pub fn take_over(&self) -> bool {
         let Some(socket) = self.link.next.lock().unwrap_or_else(PoisonError::into_inner).take() else { return false };
         *self.link.socket.lock().unwrap_or_else(PoisonError::into_inner) = socket;

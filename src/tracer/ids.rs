@@ -50,7 +50,7 @@ pub fn namespace(tid: i32, kind: &str) -> Option<u64> {
 /// The pid namespace that the machine has begun with: PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h.
 pub const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
-/// Whether heaptrace lives in the first pid namespace. True if that can't be told.
+/// Whether heaptrace lives in the first pid namespace. True if that is not known.
 pub fn is_in_first_pid_namespace() -> bool {
     namespace_of_ours("pid").is_none_or(|namespace| namespace == FIRST_PID_NAMESPACE)
 }
@@ -60,7 +60,7 @@ pub fn namespace_of_ours(kind: &str) -> Option<u64> {
     namespace(i32::try_from(std::process::id()).ok()?, kind)
 }
 
-/// What our user `uid` is called outside of our user namespace; `uid` itself if that is not told.
+/// What our user `uid` is called outside of our user namespace; `uid` itself if that is not known.
 pub fn user_outside(uid: u32) -> u32 {
     let ranges = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let translated = ranges.lines().find_map(|line| {

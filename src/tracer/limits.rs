@@ -25,7 +25,7 @@ pub fn raise_open_files() {
 /// The limit of CPU time as heaptrace inherited it, if it was lowered.
 static INHERITED_CPU_TIME: OnceLock<libc::rlimit> = OnceLock::new();
 
-/// Sees to it that a limit of CPU time (`ulimit -t`) is told by SIGXCPU a second before the kernel kills: time enough
+/// Sees to it that SIGXCPU announces a limit of CPU time (`ulimit -t`) a second before the kernel kills: time enough
 /// to let the target go. What heaptrace starts gets the inherited limit back.
 pub fn keep_a_second() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -62,7 +62,7 @@ pub fn give_back_freed() {
 }
 
 /// How many bytes heaptrace can take without harm to itself or to others: what is free on the machine, in its control
-/// groups, and of its own address space, whichever is least. None if nothing of this can be told.
+/// groups, and of its own address space, whichever is least. None if nothing of this is known.
 pub fn available_memory() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| kib_of(&text, "MemAvailable:"));
     [machine, of_control_groups(), of_address_space()].into_iter().flatten().min()
@@ -131,7 +131,7 @@ const STACK: u64 = 512 << 10;
 const STACK_PIECE: usize = 8 << 10;
 
 /// Lets the main thread's stack grow now. Later, with no address space left (`ulimit -v`), the kernel would end
-/// heaptrace by SIGSEGV where it has to grow; now the user can be told.
+/// heaptrace by SIGSEGV where it has to grow; now heaptrace can say so.
 pub fn reserve_stack() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place.

@@ -24,9 +24,9 @@ fn is_linker(path: &Path) -> bool {
     ["ld-linux", "ld-musl", "ld-2.", "ld.so"].iter().any(|beginning| name.starts_with(beginning))
 }
 
-/// The program that a process has been told to load, by its executable and its command line. None if the executable is
-/// no dynamic linker, or was
-/// not told.
+/// The program that its command line asks a process to load, by that and its executable. None if the executable is
+/// no dynamic linker, or names
+/// none.
 pub fn loaded_program<'a>(executable: &Path, command: &'a [String]) -> Option<&'a Path> {
     // musl's linker is its C library, by another name
     let first = command.first().map(Path::new);

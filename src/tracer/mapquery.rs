@@ -53,7 +53,8 @@ pub struct MapQuery {
 const READ_AGAIN: Duration = Duration::from_millis(100);
 
 impl MapQuery {
-    /// Whether code at `addr` can be executed now. `task` is a live one of the address space. None if it can't be told.
+    /// Whether code at `addr` can be executed now. `task` is a live one of the address space. None if that is not
+    /// known.
     pub fn is_executable(&mut self, task: i32, addr: Addr) -> Option<bool> {
         if self.file.is_none() {
             self.file = File::open(format!("/proc/{task}/maps")).ok();

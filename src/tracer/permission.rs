@@ -52,13 +52,13 @@ struct TargetFacts {
     gids: Vec<u32>,
     /// Permitted capabilities.
     permitted: u64,
-    /// Whether another program may look into it: the "dumpable" attribute of prctl(2). None if it can't be told.
+    /// Whether another program may look into it: the "dumpable" attribute of prctl(2). None if that is not known.
     dumpable: Option<bool>,
     /// Identity of its user namespace.
     user_namespace: Option<u64>,
-    /// Whether that lies below ours. None if it can't be told.
+    /// Whether that lies below ours. None if that is not known.
     namespace_below: Option<bool>,
-    /// Whether its executable is a 64-bit one. None if it can't be told.
+    /// Whether its executable is a 64-bit one. None if that is not known.
     is_64_bit: Option<bool>,
 }
 

@@ -297,7 +297,7 @@ pub fn forked_from(pid: i32) -> Option<i32> {
     stat_number(pid, 4)?.try_into().ok()
 }
 
-/// Where a task is, as far as can be told without stopping it.
+/// Where a task is, as far as /proc shows without a stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
     /// It runs, or is about to.
@@ -409,11 +409,14 @@ fn is_executable_of(tid: i32, path: &Path, executable: &Path) -> bool {
     if path.is_absolute() {
         return is_running(&in_root(path));
     }
+    let beside = executable.parent().map(Path::to_owned);
     if path.components().count() > 1 {
-        return is_running(&PathBuf::from(format!("/proc/{tid}/cwd")).join(path));
+        // one that has become a daemon has another working directory since
+        let name = path.file_name().map(Path::new);
+        return is_running(&PathBuf::from(format!("/proc/{tid}/cwd")).join(path))
+            || beside.zip(name).is_some_and(|(folder, name)| is_running(&in_root(&folder.join(name))));
     }
     let search = std::env::var_os("PATH").unwrap_or_default();
-    let beside = executable.parent().map(Path::to_owned);
     std::env::split_paths(&search).chain(beside).any(|folder| is_running(&in_root(&folder.join(path))))
 }
 
@@ -422,7 +425,7 @@ pub fn working_directory(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/cwd")).ok()
 }
 
-/// Whether a seccomp filter (or strict mode) is on for the task; true when it can't be told, as the careful answer.
+/// Whether a seccomp filter (or strict mode) is on for the task; true when that is not known, as the careful answer.
 pub fn has_seccomp(tid: i32) -> bool {
     status_number(tid, "Seccomp") != Some(0)
 }
@@ -503,11 +506,19 @@ mod tests {
         for title in ["-cat", "/bin/true", "postgres: writer", "", "a-link"] {
             assert_eq!(name_of(title, link), "cat", "{title}");
         }
+        // started by a relative path in a folder that it has left since
+        let (real, server) = (folder.join("real"), folder.join("server"));
+        std::fs::copy("/bin/cat", &real).unwrap();
+        std::os::unix::fs::symlink("real", &server).unwrap();
+        for (title, name) in [("./server", "server"), ("bin/server *:6379", "server"), ("./other", "real")] {
+            assert_eq!(name_of(title, server.to_str().unwrap()), name, "{title}");
+        }
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(program_name(-1, -1), "");
     }
 
-    /// A process that was killed and waits for its parent has no maps, and later no files: this is told as its end, not
+    /// A process that was killed and waits for its parent has no maps, and later no files: heaptrace calls this its
+    /// end, not
     /// as a failure to read.
     #[test]
     fn maps_of_the_dead_are_gone() {

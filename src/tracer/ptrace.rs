@@ -157,15 +157,16 @@ pub(super) fn let_end(tid: i32) -> Result<bool> {
     Ok(true)
 }
 
-/// Lets a task go on that was told to stop, and has stopped for that, as [`peek`] has told.
+/// Lets a task go on that has stopped because of [`interrupt`], as [`peek`] has shown. The report of that stop is not
+/// taken: a task that was killed since has its end there, which the next wait must see.
 pub(super) fn let_go_on(tid: i32) -> Result<()> {
-    if let Waited::Task(_, WaitStatus::EventStop, Some(stopped)) = poll_task(tid)? {
-        match stopped.restart_interrupted_call().and_then(|()| stopped.resume(0)) {
-            Err(error) if !error.is_out_of_reach() => return Err(error),
-            _ => {}
-        }
+    // before it makes a call for us
+    timedwait::confirm(tid);
+    let stopped = Stopped::regained(tid);
+    match stopped.restart_interrupted_call().and_then(|()| stopped.resume(0)) {
+        Err(error) if !error.is_out_of_reach() => Err(error),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Lets a stopped task go: its report is no longer there to be taken.
@@ -297,8 +298,8 @@ impl Stopped {
         let_run(libc::PTRACE_SYSCALL, self.tid, 0, "resume")
     }
 
-    /// Lets the task run on without the signal that it has stopped for, while its token is kept: it has been told to
-    /// stop again.
+    /// Lets the task run on without the signal that it has stopped for, while its token is kept: it has been
+    /// interrupted again.
     pub(super) fn run_on(&self) -> Result<()> {
         let_run(libc::PTRACE_CONT, self.tid, 0, "resume")
     }
@@ -521,3 +522,6 @@ fn request(request: impl Into<i64>, tid: i32, addr: u64, data: u64, operation: &
     let result = unsafe { libc::syscall(libc::SYS_ptrace, request.into(), i64::from(tid), addr, data) };
     if result == -1 { Err(TracerError::last(operation, tid)) } else { Ok(()) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -198,7 +198,7 @@ pub struct Scratch {
 }
 
 /// Whether a thread filters its system calls. A filter may kill the program for one that it would never make itself;
-/// most answer with EPERM. Of a thread that is gone nothing is told: further requests say so.
+/// most answer with EPERM. A thread that is gone has none: further requests say so.
 fn is_filtered(tid: i32) -> bool {
     procfs::status_number(tid, "Seccomp").is_some_and(|mode| mode != 0)
 }

@@ -15,7 +15,7 @@ pub struct Seized {
     pub tid: i32,
     /// It came under trace by itself, as a seized task created it, which is still to be reported.
     pub unannounced: bool,
-    /// It was told to stop, and will do so once more.
+    /// We have interrupted it, and it will stop for that once more.
     pub interrupted: bool,
 }
 

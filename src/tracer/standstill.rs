@@ -209,7 +209,7 @@ impl Standstill {
         })
     }
 
-    /// The threads that have stopped because they were told to: by us, or as their process was by somebody.
+    /// The threads that have stopped because we have interrupted them, or as somebody has stopped their process.
     pub fn told_to_stop(&self) -> impl Iterator<Item = &Stopped> {
         let is_told = |status: WaitStatus| matches!(status, WaitStatus::EventStop | WaitStatus::GroupStop(_));
         self.stopped.iter().filter(move |(_, status)| is_told(status.get())).map(|(stopped, _)| stopped)

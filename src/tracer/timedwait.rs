@@ -35,14 +35,14 @@ const CLOCK_IS_KNOWN: Duration = Duration::from_millis(50);
 const CLOCK_PATIENCE: Duration = Duration::from_millis(20);
 const CLOCK_PAUSE: Duration = Duration::from_secs(1);
 
-/// So soon after the last look a thread must have been told to stop: it may have left its wait meanwhile, and be in
+/// So soon after the last look heaptrace must have interrupted a thread: it may have left its wait meanwhile, and be in
 /// another one just like it.
 const TOLD_AT_ONCE: Duration = Duration::from_micros(200);
 
 /// So long a thread may run from its sleep to its stop, in ns: in the kernel, and not in its program.
 const STRAIGHT_TO_ITS_STOP: i64 = 200_000;
 
-/// A thread in such a wait, just before it was told to stop.
+/// A thread in such a wait, just before it was interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Asleep {
     call: TimedCall,
@@ -81,7 +81,7 @@ thread_local! {
     static NOTED: RefCell<ManuallyDrop<Noted>> = RefCell::default();
 }
 
-/// Threads are about to be told to stop: learns the clocks of the CPUs that some of them sleep on in such waits. Best
+/// Threads are about to be interrupted: learns the clocks of the CPUs that some of them sleep on in such waits. Best
 /// called before the first stands, as that takes a moment.
 pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
     NOTED.with_borrow_mut(|noted| {
@@ -95,7 +95,7 @@ pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
     });
 }
 
-/// Thread `tid` is about to be told to stop: notes how long it has slept, if it does so in such a wait.
+/// Thread `tid` is about to be interrupted: notes how long it has slept, if it does so in such a wait.
 pub(super) fn note(tid: i32) {
     let Some((state, cpu)) = state_and_cpu(tid) else { return };
     NOTED.with_borrow_mut(|noted| match state {
@@ -112,7 +112,7 @@ pub(super) fn note(tid: i32) {
     });
 }
 
-/// Thread `tid` has been told to stop.
+/// Thread `tid` has been interrupted.
 pub(super) fn told(tid: i32) {
     NOTED.with_borrow_mut(|noted| {
         let is_late = |asleep: &Asleep| !asleep.is_confirmed && asleep.seen.elapsed() > TOLD_AT_ONCE;

@@ -391,6 +391,8 @@ fn trim_gives_back_what_was_told() {
         let told = number(&answer, "/trim/inside") + number(&answer, "/trim/end");
         assert!(told > 10 << 20, "{flags:?}: {answer}");
         assert_eq!(number(&answer, "/trimmed"), told, "{flags:?}: {answer}");
+        // it stands for the call, not for the walk
+        assert_eq!(answer["copied"], true, "{flags:?}: {answer}");
         // the call may be the first that goes so deep into its thread's stack
         let less = before - rollup(pid, "Anonymous");
         assert!(less <= told && less + (16 << 10) >= told, "{flags:?}: {less} of {told}");

@@ -452,7 +452,7 @@ fn the_profile_at_the_end_is_of_the_blocks_between_two_marks() {
             assert_eq!(traced.ended.code(), code, "{options:?}: {said}");
             let words: Vec<String> = match live {
                 Some(_) => options.iter().skip(1).step_by(2).map(|mark| format!("the mark `{mark}`")).collect(),
-                None => vec!["there are e, d, c, b".to_owned(), "So all blocks are told".to_owned()],
+                None => vec!["there are e, d, c, b".to_owned(), "So the report has all blocks".to_owned()],
             };
             for word in words {
                 assert!(told.contains(&word), "{options:?}: {told}");

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Asked {
     /// Sleeping threads, which need not be stopped.
     pub(super) asleep: BTreeSet<i32>,
-    /// Threads that were told to stop.
+    /// Threads that the detach has interrupted.
     asked: BTreeSet<i32>,
     /// Threads that were asked to take the handler for SIGTRAP out.
     tried: BTreeSet<i32>,

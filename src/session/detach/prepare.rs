@@ -34,7 +34,7 @@ impl Session {
                     && let Some(process) = self.processes.get_mut(slot)
                     && process.is_to_uninstall_handler(stop.tid())?
                 {
-                    // A parent in vfork can't stop before its child lets it. That is told of, too.
+                    // A parent in vfork can't stop before its child lets it. The summary says that, too.
                     if event != Event::Vfork {
                         process.interrupt(stop.tid())?;
                     }

@@ -1,6 +1,6 @@
 //! The memory that the jump engine has added to a process: a detach unmaps it, by the thread that is detached from
 //! last, as that thread takes the handler for SIGTRAP out. What
-//! a thread may still return through stays, and is told; the next heaptrace unmaps that.
+//! a thread may still return through stays, and the summary says so; the next heaptrace unmaps that.
 
 use crate::jump::layout::{REGION_SIZE, SHARED_SIZE};
 use crate::session::jump::Stays;

@@ -101,7 +101,7 @@ impl AddressSpace {
     }
 
     /// The family of a call that has arrived at the probe `entry` and will return to `return_addr`. `frees`: the
-    /// function may have been reached by a jump out of another one. None if it can't be told.
+    /// function may have been reached by a jump out of another one. None if that is not known.
     pub fn family_of_call(&mut self, entry: Addr, return_addr: Addr, frees: bool) -> Option<Family> {
         let own = self.probed_family(entry);
         // Only malloc and free hide behind wrappers.

@@ -25,7 +25,7 @@ pub struct OwnSuppressions {
     pub module: String,
     /// The function that tells them.
     pub function: &'static str,
-    /// The text; None if that can't be told without running the program's code.
+    /// The text; None if only the program's code, which would have to run, gives it.
     pub text: Option<Vec<u8>>,
 }
 

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What glibc's malloc is told by: glibc has these, other C libraries have not.
+/// By what heaptrace knows glibc's malloc: glibc has these, other C libraries have not.
 const GLIBC_SYMBOLS: [&str; 2] = ["gnu_get_libc_version", "__libc_mallopt"];
 
 /// By this function programs tell LeakSanitizer of leaks that they know: `const char
@@ -56,7 +56,7 @@ pub(super) struct Facts {
     pub(super) leaks_turned_off: Option<ObjAddr>,
     /// Whether an allocator in it may walk the stacks of its callers.
     pub(super) walks_stacks: bool,
-    /// Whether jemalloc is in it, which does so only if it is told to.
+    /// Whether jemalloc is in it, which does so only by its settings.
     pub(super) has_jemalloc: bool,
     /// Whether its code may throw exceptions by an unwinder of its own that nothing tells of.
     pub(super) throws_unseen: bool,

@@ -41,7 +41,7 @@ impl AddressSpace {
             // The child may get another root, which is looked at with its modules.
             search: self.search.clone(),
             objects: self.objects.clone(),
-            // The child asks for those itself: it has not yet been told of them.
+            // The child asks for those itself: it does not know of them yet.
             awaited_frames: Vec::new(),
             pid_inside: ids::pid_inside(child),
             root: self.root.clone(),

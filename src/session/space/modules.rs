@@ -74,7 +74,7 @@ pub(super) struct Module {
     pub(super) leaks_turned_off: Option<Addr>,
     /// Whether an allocator in it may walk the stacks of its callers.
     pub(super) walks_stacks: bool,
-    /// Whether jemalloc is in it, which does so only if it is told to.
+    /// Whether jemalloc is in it, which does so only by its settings.
     pub(super) has_jemalloc: bool,
     /// The functions of an unwinder in it that look at stacks.
     pub(super) unwinder: Vec<Range<Addr>>,

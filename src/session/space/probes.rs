@@ -276,6 +276,11 @@ impl AddressSpace {
         self.holds_back = true;
     }
 
+    /// Whether they are.
+    pub const fn holds_back(&self) -> bool {
+        self.holds_back
+    }
+
     /// Places what was held back, if anything was.
     pub fn place_held_back(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.holds_back) {

@@ -26,7 +26,7 @@ const MOST_NUMBERS: usize = 1 << 16;
 /// The names of scripts in stacks take so many bytes at most; of further ones the interpreter's own frames stay.
 const MOST_NAMES: usize = 256 << 20;
 
-/// It is not told of stacks that are less than one of so many of those with Python in them.
+/// The summary leaves out stacks that are less than one of so many of those with Python in them.
 const SHARE: u64 = 100;
 
 /// What an object file that holds an interpreter tells by its symbols.
@@ -98,7 +98,7 @@ pub(super) struct Python {
     passing: FxHashMap<StackId, bool>,
     /// The numbers of lines, by the address of the function's names, which live as long as they stand here.
     numbers: FxHashMap<(usize, u32), (Rc<PythonFunction>, u32)>,
-    /// Stacks with Python in them, and those of which that could not be told.
+    /// Stacks with Python in them, and those whose functions of Python are not known.
     stacks: u64,
     untold: u64,
 }
@@ -188,7 +188,7 @@ impl AddressSpace {
         *passing.entry(stack).or_insert_with(|| stacks.frames(stack).iter().any(|frame| loaded.runs_in(frame)))
     }
 
-    /// The same stack with Python's functions; None if they can't be told.
+    /// The same stack with Python's functions; None if they are not known.
     fn with_python(&mut self, regs: &Regs, native: Unwound, max_depth: u32) -> Option<Unwound> {
         let Self { python, unwinder, memory, code, findings, objects, .. } = self;
         let loaded = python.loaded.as_mut()?;
@@ -270,7 +270,7 @@ impl AddressSpace {
         self.objects.scripts()
     }
 
-    /// In words, if it concerns many stacks: that Python's functions could not be told.
+    /// In words, if it concerns many stacks: that Python's functions are not known.
     pub fn untold_python(&self) -> Option<String> {
         let Python { stacks, untold, .. } = self.python;
         (untold > stacks / SHARE).then(|| {

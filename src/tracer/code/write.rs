@@ -1,5 +1,5 @@
 //! The bytes that are written to code, and how: patches over the program's, and code of ours. Whoever has to restore
-//! them if we are killed is told before, by [`super::TargetCode`].
+//! them if we are killed hears of it before, by [`super::TargetCode`].
 
 use crate::addr::Addr;
 use crate::arch::{INT3, PAGE_SIZE};

@@ -80,7 +80,7 @@ impl Orphan {
     /// If the process can't be read.
     pub fn find(pid: i32) -> Result<Looked> {
         let threads = procfs::tasks(pid)?;
-        // A thread that has ended since they were listed has no tracer that could be told.
+        // A thread that has ended since they were listed has no tracer that anybody could see.
         if let Some(tracer) = threads.iter().filter_map(|&tid| procfs::tracer_of(tid)).find(|&tracer| tracer != 0) {
             return Ok(Looked::Traced(tracer));
         }

@@ -210,7 +210,7 @@ impl Space {
         }
     }
 
-    /// Children that were forked at the last moment, and that heaptrace has not told of, hold a copy of our
+    /// Children that were forked at the last moment, and that heaptrace has not announced, hold a copy of our
     /// breakpoints: they get their code back at once.
     fn copies(&self, known: &mut BTreeSet<i32>) -> Vec<Self> {
         let mut copies = Vec::new();

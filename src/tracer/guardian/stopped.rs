@@ -41,7 +41,7 @@ impl Lookout {
             }
             match found {
                 Ok(0) | Err(nix::Error::EINTR) => {}
-                // of an error the reader is told
+                // the reader meets an error, too
                 _ => return,
             }
         }

@@ -15,7 +15,8 @@ use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 
 thread_local! {
-    /// Tasks with the signals of their stops, which were told of while the kernel still holds them to be unreported.
+    /// Tasks with the signals of their stops, which [`super::wait`] has returned while the kernel still holds them to
+    /// be unreported.
     // Never dropped: the C library aborts where it has no memory to note that something is to be.
     static UNCLAIMED: RefCell<ManuallyDrop<Vec<(i32, i32)>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
@@ -113,7 +114,7 @@ pub fn collect(known: impl FnOnce() -> Vec<i32>, mut then: impl FnMut(i32, WaitS
     Ok(())
 }
 
-/// Whether this stop was told of before.
+/// Whether an earlier call has returned this stop.
 fn is_held(tid: i32, status: WaitStatus) -> bool {
     let WaitStatus::Signal(signal) = status else { return false };
     UNCLAIMED.with_borrow(|unclaimed| unclaimed.contains(&(tid, signal)))

@@ -61,7 +61,7 @@ fn maker_of(pid: i32, tid: i32) -> Option<Maker> {
 }
 
 /// Waits until each of `tids`, seized threads of process `pid`, was seen outside of a call that makes a task. Returns
-/// those that were told to stop and have stopped for something else: they stop once more.
+/// those that it has interrupted and that have stopped for something else: they stop once more.
 ///
 /// # Errors
 /// Those of ptrace(2).
@@ -109,7 +109,7 @@ pub(super) fn await_all(pid: i32, tids: impl Iterator<Item = i32>) -> Result<Vec
     Ok(owing)
 }
 
-/// Whether a thread that was told to stop was seen outside, and whether its stop for that is still to come. A stop for
+/// Whether an interrupted thread was seen outside, and whether its stop for that is still to come. A stop for
 /// anything else is left to be reported.
 fn look_at_interrupted(pid: i32, tid: i32) -> Result<(bool, bool)> {
     match ptrace::peek(tid)? {

@@ -8,7 +8,7 @@
 //!
 //! PTRACE_DETACH at that stop would end the call at once, with EINTR: it marks the thread as one with a signal. The
 //! end of a tracer does not, if the thread runs. So a thread that is to be let go makes its call with the whole limit
-//! at first, and is told to stop once more by a thread of ours that ends as soon as the call was entered.
+//! at first, and a thread of ours interrupts it once more, which ends as soon as the call was entered.
 
 use super::super::memory::TargetMemory;
 use super::super::ptrace::{self, PATIENCE, SYSTEM_CALL_STOP, Stopped};
