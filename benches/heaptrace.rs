@@ -22,7 +22,7 @@ mod parts {
 use parts::basics::{installed, median};
 use parts::floor::round_trip;
 use parts::measured::Page;
-use parts::programs::{fixture, heaptrace, pairs, resident, wall};
+use parts::programs::{STOPPING, fixture, heaptrace, pair_by_slope, resident, wall};
 use parts::{crowd, engines, long, performance, server, slopes, whole};
 use std::path::Path;
 
@@ -42,14 +42,16 @@ fn row(name: &str, figure: String, ratio: String, limit: &str) {
 fn main() {
     // cargo passes --bench, and perhaps names of sections: else there are all
     let program = fixture("pairs");
-    let sections: [(&str, &dyn Fn()); 7] = [
+    let sections: [(&str, &dyn Fn()); 9] = [
         ("basics", &|| basics(&program)),
-        ("engines", &|| engines::table(&program)),
+        ("engines", &|| engines::recording(&program)),
+        ("stopping", &|| engines::stopping(&program)),
         ("mixed", &|| slopes::tables(&mut Page::default())),
         ("long", &|| long::tables(&mut Page::default())),
         ("whole", &whole::table),
-        ("threads", &|| crowd::table(&fixture("crowd"))),
+        ("threads", &crowd::tables),
         ("server", &server::table),
+        ("latency", &server::latencies),
     ];
     let asked: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     if asked.iter().any(|asked| asked == "performance") {
@@ -72,14 +74,15 @@ fn basics(program: &Path) {
     let floor_free = median((0..5).map(|_| round_trip(20_000, false)));
     row("int3 round trip, not pinned (floor)", nanoseconds(floor_free), String::new(), "");
 
-    let plain = pairs(&[], program, 5_000_000, STACK);
-    row("malloc/free pair, plain", nanoseconds(plain), String::new(), "");
-    let pinned = pairs(&heaptrace(&["--engine", "trap", "--pin"]), program, 20_000, STACK);
+    // all of these have the same pairs
+    let pair = |tool: &[String]| pair_by_slope(tool, program, STOPPING, STACK);
+    let pinned = pair(&heaptrace(&["--engine", "trap", "--pin"]));
     let in_floors = |pair: f64, floor: f64| format!("{:.2} x three floors", pair / (3.0 * floor));
-    row("  trap engine, --pin, stack of 16", nanoseconds(pinned), in_floors(pinned, floor_pinned), "1.60");
-    let free = pairs(&heaptrace(&["--engine", "trap"]), program, 20_000, STACK);
-    row("  trap engine, stack of 16", nanoseconds(free), in_floors(free, floor_free), "1.60");
-    let no_free_stacks = pairs(&heaptrace(&["--engine", "trap", "--pin", "--no-free-stacks"]), program, 20_000, STACK);
+    println!("malloc/free pair, stack of {STACK}, between {} and {} pairs:", STOPPING[0], STOPPING[1]);
+    row("  trap engine, --pin", nanoseconds(pinned), in_floors(pinned, floor_pinned), "1.60");
+    let free = pair(&heaptrace(&["--engine", "trap"]));
+    row("  trap engine", nanoseconds(free), in_floors(free, floor_free), "1.60");
+    let no_free_stacks = pair(&heaptrace(&["--engine", "trap", "--pin", "--no-free-stacks"]));
     row(
         "  trap engine, --pin --no-free-stacks",
         nanoseconds(no_free_stacks),
@@ -87,27 +90,13 @@ fn basics(program: &Path) {
         "",
     );
     if installed("ltrace") {
-        let ltrace = pairs(&words("ltrace -e malloc+free -o /dev/null"), program, 3000, STACK);
+        let ltrace = pair(&words("ltrace -e malloc+free -o /dev/null"));
         row(
             "  ltrace -e malloc+free",
             nanoseconds(ltrace),
             format!("{:.1} x trap engine", ltrace / free),
             "at least 8",
         );
-    }
-    if installed("heaptrack") {
-        let out = format!("{}/bench-heaptrack", env!("CARGO_TARGET_TMPDIR"));
-        let heaptrack = pairs(&words(&format!("heaptrack -o {out}")), program, 200_000, STACK);
-        row(
-            "  heaptrack (in the process)",
-            nanoseconds(heaptrack),
-            format!("{:.3} x trap engine", heaptrack / pinned),
-            "",
-        );
-    }
-    if installed("valgrind") {
-        let memcheck = pairs(&words("valgrind -q"), program, 200_000, STACK);
-        row("  Memcheck (simulated CPU)", nanoseconds(memcheck), format!("{:.3} x trap engine", memcheck / pinned), "");
     }
 
     let start = wall(&words("/bin/true"));

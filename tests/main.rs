@@ -60,6 +60,7 @@ mod suite {
     mod hostile_profiles;
     mod html;
     mod injection;
+    mod instructions;
     mod jump;
     mod jump_told;
     mod kept_profiles;

@@ -1,12 +1,14 @@
 //! Engines and other tools side by side: what each adds to a malloc/free pair, at several depths of the stack, and from
-//! how many pairs a second on that is more than a tenth of the program's time. What a tool does once counts as a part
-//! of its pairs, of which there are as many as take it a second or so: heaptrack, whose work is the same, is compared
-//! by slopes of the same counts (`slopes.rs`).
+//! how many pairs a second on that is more than a tenth of the program's time. Tools that stop the program at each call
+//! have a table of their own: none could take as many pairs as the others need. In each table all have the same pairs.
 
 use super::basics::installed;
-use super::programs::{heaptrace, pairs};
+use super::programs::{STOPPING, heaptrace, pair_by_slope};
 use std::path::Path;
 use std::process::{Command, Stdio};
+
+/// So many pairs for each tool that does not stop the program.
+const RECORDING: [u64; 2] = [500_000, 2_000_000];
 
 /// Frames on the stack at each call.
 const DEPTHS: [u32; 3] = [5, 16, 40];
@@ -14,28 +16,47 @@ const DEPTHS: [u32; 3] = [5, 16, 40];
 /// The part of a program's time that may be added.
 const TOLERATED: f64 = 0.1;
 
-/// Pairs of the plain program.
-const PLAIN: u64 = 5_000_000;
-
 /// What a pair is measured under.
 struct Tool {
     name: &'static str,
     /// Its words before the program's; None if it is not to be had here.
     words: Option<Vec<String>>,
-    /// So many pairs take a second or so.
-    pairs: u64,
 }
 
-/// Prints both tables: what each tool adds, and how many pairs a second it bears.
-pub fn table(program: &Path) {
+/// Prints what each tool adds, and how many pairs a second it bears: of tools that record each call where it is made.
+pub fn recording(program: &Path) {
+    let other = |name: &str, text: &str| installed(name).then(|| words(text));
+    let tools = [
+        Tool { name: "jump", words: ours(&["--engine", "jump"]) },
+        Tool { name: "jump -frees", words: ours(&["--engine", "jump", "--no-free-stacks"]) },
+        Tool { name: "sampled", words: ours(&["--engine", "jump", "--sample-interval", "512k"]) },
+        Tool { name: "Memcheck", words: other("valgrind", "valgrind -q") },
+    ];
+    table(program, &tools, RECORDING);
+}
+
+/// The same of tools that stop the program at each call.
+pub fn stopping(program: &Path) {
     let probes = Uprobes::place();
-    let tools = tools(probes.is_some());
-    println!("\n{:<12}{}", "added a pair", heads(&tools));
+    let out = format!("{}/bench-engines", env!("CARGO_TARGET_TMPDIR"));
+    let perf = probes.is_some().then(|| words(&format!("perf record -q -g -e probe_libc:* -o {out}.perf")));
+    let ltrace = installed("ltrace").then(|| words("ltrace -e malloc+free -o /dev/null"));
+    let tools = [
+        Tool { name: "trap", words: ours(&["--engine", "trap"]) },
+        Tool { name: "uprobes", words: perf },
+        Tool { name: "ltrace", words: ltrace },
+    ];
+    table(program, &tools, STOPPING);
+}
+
+fn table(program: &Path, tools: &[Tool], counts: [u64; 2]) {
+    println!("\nadded a pair, between {} and {} pairs of each:", counts[0], counts[1]);
+    println!("{:<12}{}", "", heads(tools));
     let mut added: Vec<Vec<Option<f64>>> = Vec::new();
     for depth in DEPTHS {
-        let plain = pairs(&[], program, PLAIN, depth);
-        let row: Vec<Option<f64>> =
-            tools.iter().map(|tool| Some(pairs(tool.words.as_ref()?, program, tool.pairs, depth) - plain)).collect();
+        let pair = |words: &[String]| pair_by_slope(words, program, counts, depth);
+        let plain = pair(&[]);
+        let row: Vec<Option<f64>> = tools.iter().map(|tool| Some(pair(tool.words.as_ref()?) - plain)).collect();
         let cells = cells(&row, |ns| format!("{:.3} us", ns / 1e3));
         println!("depth {depth:<6}{:>12}{cells}", format!("{:.3} us", plain / 1e3));
         added.push(row);
@@ -45,6 +66,10 @@ pub fn table(program: &Path) {
         let cells = cells(row, |ns| if ns > 0.0 { count(TOLERATED * 1e9 / ns) } else { "any".to_owned() });
         println!("depth {depth:<6}{:>12}{cells}", "");
     }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Breakpoints of the kernel's own at malloc and free of the C library, as long as this lives.
@@ -88,27 +113,6 @@ fn count(number: f64) -> String {
         n if n >= 1e3 => format!("{:.1} k", n / 1e3),
         n => format!("{n:.0}"),
     }
-}
-
-fn tools(has_uprobes: bool) -> Vec<Tool> {
-    let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    let other = |name: &str, text: String| installed(name).then(|| words(text));
-    let out = format!("{}/bench-engines", env!("CARGO_TARGET_TMPDIR"));
-    let no_free_stacks = ["--engine", "jump", "--no-free-stacks"];
-    let sampled = ["--engine", "jump", "--sample-interval", "512k"];
-    vec![
-        Tool { name: "trap", words: ours(&["--engine", "trap"]), pairs: 20_000 },
-        Tool { name: "jump", words: ours(&["--engine", "jump"]), pairs: 1_000_000 },
-        Tool { name: "jump -frees", words: ours(&no_free_stacks), pairs: 1_000_000 },
-        Tool { name: "sampled", words: ours(&sampled), pairs: 5_000_000 },
-        Tool { name: "Memcheck", words: other("valgrind", "valgrind -q".to_owned()), pairs: 200_000 },
-        Tool {
-            name: "uprobes",
-            words: has_uprobes.then(|| words(format!("perf record -q -g -e probe_libc:* -o {out}.perf"))),
-            pairs: 200_000,
-        },
-        Tool { name: "ltrace", words: other("ltrace", "ltrace -e malloc+free -o /dev/null".to_owned()), pairs: 3_000 },
-    ]
 }
 
 /// `heaptrace run` with these options, if it knows them and the program runs on that engine here. Without such an option there is

@@ -4,14 +4,11 @@
 
 use super::basics::installed;
 use super::measured::{Cost, PLACES, Page, Place, Tool, tools};
-use super::programs::{fixture, heaptrace};
+use super::programs::{STOPPING, fixture, heaptrace};
 use std::path::Path;
 
 /// So many pairs, the same for each tool.
 const COUNTS: [u64; 2] = [1_000_000, 4_000_000];
-
-/// Of the tools that stop the program at each call.
-const FEW: [u64; 2] = [2_500, 10_000];
 
 /// Turns, each of which gives a slope.
 const ROUNDS: usize = 3;
@@ -72,7 +69,7 @@ pub fn tables(page: &mut Page) {
         let words = ["ltrace", "-e", "malloc+free", "-o", "/dev/null"].map(str::to_owned);
         stopping.push(Tool { name: "ltrace", words: words.to_vec() });
     }
-    rows(page, &program, &PLACES[0], &WORKLOADS[0], &stopping, FEW);
+    rows(page, &program, &PLACES[0], &WORKLOADS[0], &stopping, STOPPING);
 }
 
 fn rows(page: &mut Page, program: &Path, place: &Place, workload: &Workload, tools: &[Tool], counts: [u64; 2]) {

@@ -15,6 +15,7 @@ use super::tasks::Role;
 use super::ticker::Ticker;
 use super::{Session, exit_of};
 use crate::event::Preexisting;
+use crate::jump::load::Promotion;
 use crate::progress::Progress;
 use crate::tracer::control::{self, Control, SignalMask};
 use crate::tracer::guardian::orphan::{self, Repaired};
@@ -151,11 +152,14 @@ impl Session {
             .map(|thread| thread.tid)
             .filter(|&tid| lives(tid))
             .find_map(|tid| Some((tid, open(tid).ok()?)));
-        let (live, space) = match opened {
+        let (live, mut space) = match opened {
             Some(opened) => opened,
             None => (pid, open(pid)?),
         };
         let sharers = seize::seize_sharers(pid, live)?;
+        if common.settings.jump != Promotion::Never {
+            space.look_ahead_at_entries();
+        }
         let mut process = Process::new(pid, common.new_observer(pid, Preexisting::Unknown), space, &common);
         process.warnings.extend(repaired.map(describe_repair));
         let mut session = Self::new(process, common);

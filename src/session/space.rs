@@ -9,6 +9,7 @@
 //! | breakpoints out of the way of another tracer | `aside.rs` |
 //! | entries of functions that jump to the jump engine's stubs | `jumps.rs`; what leads into the midst of them: `inroads.rs` |
 //! | functions that branch back to their own first instruction | `rounds.rs` |
+//! | both, looked up while the process runs | `ahead.rs` |
 //! | the copy in a forked child | `fork.rs` |
 //! | memory without what is ours in it | `original.rs` |
 //! | a module's file: found, verified, or read from memory | `object.rs` |
@@ -19,6 +20,7 @@
 //! | the functions of a Python interpreter | `python.rs` |
 //! | what is watched in the C library: sigaction, exec, ptrace | `watched_libc.rs`; for the leak scan `data.rs`, `libc_frames.rs`, `annotations.rs` |
 
+mod ahead;
 mod annotations;
 mod aside;
 mod breakpoints;
@@ -66,6 +68,7 @@ use crate::tracer::memory::TargetMemory;
 use crate::tracer::root::TargetRoot;
 use crate::tracer::{Result, files, ids, procfs};
 use crate::unwinder::{Section, StackTable, UnwindModule, Unwinder};
+use ahead::Ways;
 use breakpoints::PadMappings;
 use findings::Findings;
 use helper::Late;
@@ -111,6 +114,10 @@ pub struct AddressSpace {
     modules: Modules,
     /// What leads into the functions of a module that were to be patched last.
     inroads: FxHashMap<ModuleId, FileInroads>,
+    /// What the code of functions says that may be patched, by their entries.
+    ways: FxHashMap<Addr, Ways>,
+    /// Whether that is to be looked up before the next probes are placed.
+    looks_ahead: bool,
     /// What waits to be placed.
     deferred: Vec<Deferred>,
     /// Whether all breakpoints wait until [`AddressSpace::place_held_back`].
@@ -159,6 +166,8 @@ impl AddressSpace {
             maps: MapIndex::new(Vec::new()),
             modules: Modules::new(objects.next_module()),
             inroads: FxHashMap::default(),
+            ways: FxHashMap::default(),
+            looks_ahead: false,
             deferred: Vec::new(),
             holds_back: false,
             probing: Probing::default(),
@@ -192,6 +201,7 @@ impl AddressSpace {
                 self.load(tid, mapped, table);
             }
         }
+        self.look_ahead(table);
         self.place_probes(table)?;
         if self.find_called_functions(table) {
             self.place_probes(table)?;
@@ -227,6 +237,7 @@ impl AddressSpace {
             self.unwinder.remove_module(module.id);
             self.python.forget(module.id);
             self.inroads.remove(&module.id);
+            self.ways.retain(|entry, _| !range.contains(entry));
             self.deferred.retain(|probe| !range.contains(&probe.addr));
         }
     }

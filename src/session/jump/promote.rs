@@ -107,6 +107,8 @@ impl Process {
         }
     }
 
+    /// Kept apart from what is done at each stop: a test counts its instructions.
+    #[inline(never)]
     fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr, stops: &mut Stops) -> Result<Promoted> {
         let tid = thread.tid();
         let has_threads = self.tasks.len() > 1;

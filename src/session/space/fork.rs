@@ -27,6 +27,8 @@ impl AddressSpace {
             maps: self.maps.clone(),
             modules: self.modules.clone(),
             inroads: self.inroads.clone(),
+            ways: self.ways.clone(),
+            looks_ahead: false,
             deferred: self.deferred.clone(),
             holds_back: self.holds_back,
             probing: self.probing,

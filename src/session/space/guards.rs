@@ -63,9 +63,15 @@ impl AddressSpace {
 
     /// The guards, as functions whose first instructions can be moved.
     pub fn guard_candidates(&self) -> Vec<Candidate> {
+        let mut guards = self.guards_to_be();
+        guards.retain(|guard| self.has_guard(guard.addr));
+        guards
+    }
+
+    /// The same of those that are not placed yet, too.
+    pub(super) fn guards_to_be(&self) -> Vec<Candidate> {
         let all = self.modules.iter().flat_map(|module| module.unwinder.iter().map(move |function| (module, function)));
-        let placed = all.filter(|(_, function)| self.has_guard(function.start));
-        let candidates = placed.map(|(module, function)| Candidate {
+        let candidates = all.map(|(module, function)| Candidate {
             addr: function.start,
             size: function.end.0 - function.start.0,
             function: NO_FUNCTION,

@@ -83,12 +83,13 @@ impl AddressSpace {
     fn led_into_in(&mut self, id: ModuleId, bias: LoadBias, all: &[Candidate]) -> Option<BTreeSet<u64>> {
         let ends = all.iter().map(|one| (bias.to_object(one.addr).0, bias.to_object(one.addr.add(one.size)).0));
         let ends: BTreeMap<u64, u64> = ends.collect();
-        if self.inroads.get(&id).is_none_or(|known| known.ends != ends) {
-            let known = FileInroads::of(self.modules.record(id)?, ends)?;
+        let has_all = |known: &FileInroads| ends.iter().all(|(entry, end)| known.ends.get(entry) == Some(end));
+        if !self.inroads.get(&id).is_some_and(has_all) {
+            let known = FileInroads::of(self.modules.record(id)?, ends.clone())?;
             self.inroads.insert(id, known);
         }
         let known = self.inroads.get(&id)?;
-        let mut found = known.found.clone();
+        let mut found: BTreeSet<u64> = known.found.iter().copied().filter(|entry| ends.contains_key(entry)).collect();
         // As relocated: symbols with a distance added to them.
         for segment in &known.writable {
             found.extend(self.led_into_by_data(segment, bias, all));

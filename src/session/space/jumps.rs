@@ -10,7 +10,7 @@ use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_FENCED, STATE_SHA
 use crate::maps::{Kind, MapIndex, Mapping};
 use crate::memory::ReadMemory;
 use crate::patches::Patch;
-use crate::patches::own::{EntryError, PlacedEntry, first_has_room, jumps_anywhere};
+use crate::patches::own::{EntryError, PlacedEntry};
 use crate::tracer::Result;
 use crate::tracer::code::write::Threads;
 use crate::tracer::procfs;
@@ -23,7 +23,7 @@ const TRIES: u64 = 32;
 const STRIDE: u64 = 0x200_0000;
 
 /// A longer function gets no jump, in bytes.
-const MOST_CODE: usize = 1 << 20;
+pub(super) const MAX_CODE: usize = 1 << 20;
 
 /// What tells jemalloc to profile, in MALLOC_CONF or as the target of the link /etc/malloc.conf.
 const PROFILES: &[u8] = b"prof:true";
@@ -118,6 +118,13 @@ impl AddressSpace {
 
     /// The functions that could be wrapped.
     pub fn jump_candidates(&self, table: &AllocatorTable) -> Vec<Candidate> {
+        let mut functions = self.allocator_functions(table);
+        functions.retain(|one| self.breakpoints.get(one.addr).is_some_and(|at| at.purposes.entry.is_some()));
+        functions
+    }
+
+    /// The functions that could be wrapped if they had probes.
+    pub(super) fn allocator_functions(&self, table: &AllocatorTable) -> Vec<Candidate> {
         let symbols: Vec<_> = self.modules.iter().map(|module| module.symbols.clone()).collect();
         let providers = table.select_providers(&symbols);
         let probes = providers.probes.into_iter().map(|probe| (probe, false));
@@ -125,7 +132,6 @@ impl AddressSpace {
         let candidates = probes.chain(told).filter_map(|(probe, is_told)| {
             let module = self.modules.get(probe.module)?;
             let addr = module.bias.to_process(probe.addr);
-            self.breakpoints.get(addr)?.purposes.entry?;
             // calls of those are few
             if table.is_mapping(probe.function) {
                 return None;
@@ -147,18 +153,17 @@ impl AddressSpace {
     ) -> Result<std::result::Result<PlacedEntry, EntryError>> {
         let at = candidate.addr;
         let size = usize::try_from(candidate.size).unwrap_or(usize::MAX);
-        let code = self.original_bytes(at, size.min(MOST_CODE));
+        let code = self.original_bytes(at, size.min(MAX_CODE));
         if code.len() < size {
             return Ok(Err(EntryError::TooShort));
         }
         if self.loops_to_entry(at) {
             return Ok(Err(EntryError::LoopsToEntry));
         }
-        let read = |at: Addr, to: &mut [u8]| self.read_original(at, to);
         if is_led_into {
             return Ok(Err(EntryError::LedInto));
         }
-        if !first_has_room(&code) && jumps_anywhere(&code, at, &read) {
+        if self.jumps_anywhere(&code, at) {
             return Ok(Err(EntryError::JumpsAnywhere));
         }
         let placed = self.code.own().place_entry(&code, at, pad, room);

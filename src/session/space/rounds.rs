@@ -13,11 +13,8 @@ impl AddressSpace {
     pub fn loops_to_entry(&mut self, at: Addr) -> bool {
         let known = self.breakpoints.get(at).and_then(|breakpoint| breakpoint.loops_to_entry);
         known.unwrap_or_else(|| {
-            let size = self.module(at).map_or(0, |module| {
-                let mut functions = module.entries.iter().chain(module.wrappers.iter().map(|(code, _)| code));
-                functions.find(|code| code.start == at).map_or(0, |code| code.end.0 - code.start.0)
-            });
-            let loops = self.branches_to_entry(at, size);
+            let ahead = self.ways.get(&at).map(|ways| ways.loops_to_entry);
+            let loops = ahead.unwrap_or_else(|| self.find_loop_to_entry(at));
             if let Some(breakpoint) = self.breakpoints.get_mut(at) {
                 breakpoint.loops_to_entry = Some(loops);
             }
@@ -25,7 +22,16 @@ impl AddressSpace {
         })
     }
 
-    /// The same, looked up in the code. `size`: the function's in bytes, by its symbol. Where that states none, unwind
+    /// The same of a function that may have no probe yet, looked up in the code.
+    pub(super) fn find_loop_to_entry(&mut self, at: Addr) -> bool {
+        let size = self.module(at).map_or(0, |module| {
+            let mut functions = module.entries.iter().chain(module.wrappers.iter().map(|(code, _)| code));
+            functions.find(|code| code.start == at).map_or(0, |code| code.end.0 - code.start.0)
+        });
+        self.branches_to_entry(at, size)
+    }
+
+    /// The same. `size`: the function's in bytes, by its symbol. Where that states none, unwind
     /// tables do, or the branches that lead on from its beginning.
     fn branches_to_entry(&mut self, at: Addr, size: u64) -> bool {
         let described = self.unwinder.code_around(at).filter(|code| code.start == at);
