@@ -37,9 +37,9 @@ const SHORTEST_IN_COMMON: usize = 2;
 /// So many lists are taken at a time by a thread.
 const LISTS_AT_ONCE: usize = 16;
 
-/// For each of these files, as the system with that root folder names them, the package that would bring its debug information.
-/// None where no package owns it. Reads the lists of packages that are called like the files; where that does not find
-/// all, those of all packages.
+/// For each of these files, as the system with that root folder names them, the package that would bring its debug
+/// information. None where no package owns it. Reads the lists of packages that are called like the files; where that
+/// does not find all, those of all packages.
 pub(super) fn debug_packages(root: &Path, files: &[PathBuf]) -> Vec<Option<String>> {
     let mut search = PackageSearch::of(files);
     if search.wanted.is_empty() {
@@ -236,7 +236,8 @@ mod tests {
         assert_eq!(debug_packages(Path::new("/does/not/exist"), &[PathBuf::from("/bin/true")]), [None]);
     }
 
-    /// Lists that are called otherwise than the file are read, too: those of other packages are many, and some have no end of line.
+    /// Lists that are called otherwise than the file are read, too: those of other packages are many, and some have no
+    /// end of line.
     #[test]
     fn packages_are_found_whatever_they_are_called() {
         let dir = TempDir::new("packages-names");
@@ -255,7 +256,8 @@ mod tests {
         assert_eq!(found, [named("coreutils-dbgsym"), named("zlib1g-dbgsym"), named("sorter77-dbgsym"), None]);
     }
 
-    /// What belongs to a library is called like it, too. Of two packages with one file, the one that is called more like it is named.
+    /// What belongs to a library is called like it, too. Of two packages with one file, the one is named that is called
+    /// more like it.
     #[test]
     fn the_list_that_is_called_like_the_file_is_read_first() {
         let list = |package: &str| List { package: package.to_owned(), path: PathBuf::from(package) };
