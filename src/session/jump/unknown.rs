@@ -72,9 +72,9 @@ impl Process {
 
     fn take_lists_of(&mut self, jump: &mut Jump, cell: u16) {
         let mut listed = std::mem::take(&mut jump.listed);
-        loop {
-            let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) else { break };
-            let Some(list) = owner.lists.take(&jump.region.mapping, &mut listed) else { break };
+        while let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut)
+            && let Some(list) = owner.lists.take(&jump.region.mapping, &mut listed)
+        {
             let stack = self.take_list(jump, StackId(list.parent), &listed).unwrap_or(StackId::EMPTY);
             if let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) {
                 owner.lists.note(list, stack.0);
