@@ -2,10 +2,15 @@
 //! their numbers for as long as a record or a frame may name them.
 
 use super::layout::{
-    CELL_LATEST, CELL_LIST_TAIL, CELL_LISTED, LATEST, LIST_MOST, LIST_SKIP, LIST_WORDS, cell_at, lists_at,
+    CELL_LATEST, CELL_LIST_TAIL, CELL_LISTED, LATEST, LIST_MOST, LIST_SKIP, LIST_WORDS, RING_RECORDS, cell_at, lists_at,
 };
 use super::shared::Shared;
 use std::collections::VecDeque;
+
+/// So many lists are known by their numbers: of all records that a ring holds, and of what a thread remembers ([`CELL_LATEST`]).
+const KEPT: usize = 4 * RING_RECORDS as usize;
+
+const _: () = assert!(KEPT as u64 >= RING_RECORDS + LIST_WORDS);
 
 /// A list that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,8 +74,7 @@ impl Lists {
     /// The stack that the list is.
     pub fn note(&mut self, list: List, stack: u32) {
         self.stacks.push_back((list.place, stack));
-        let is_old = |(place, _): &(u64, u32)| self.taken.wrapping_sub(*place) > LIST_WORDS;
-        while self.stacks.front().is_some_and(is_old) {
+        if self.stacks.len() > KEPT {
             self.stacks.pop_front();
         }
     }
@@ -127,7 +131,7 @@ mod tests {
         shared.set_word(listed_at(3), (1 << 32) - 5 * LIST_WORDS);
         let mut lists = Lists::begin(&shared, 3);
         let mut addresses = Vec::new();
-        for round in 0..2000u32 {
+        for round in 0..8000u32 {
             let made: Vec<Vec<u64>> = (0..3u64).map(|n| (0..=(u64::from(round) * 7 + n) % 60).collect()).collect();
             let numbers: Vec<u32> = made.iter().map(|made| list(&shared, 3, round, made)).collect();
             for (made, number) in made.iter().zip(&numbers) {
@@ -141,7 +145,7 @@ mod tests {
             lists.give_back(&shared);
             assert_eq!(shared.word(cell_at(3) + CELL_LIST_TAIL), shared.word(listed_at(3)));
         }
-        assert!(lists.stacks.len() < LIST_WORDS as usize, "those that nobody can name are forgotten");
+        assert!(lists.stacks.len() <= KEPT, "those that nobody can name are forgotten");
     }
 
     #[test]
