@@ -254,11 +254,15 @@ fn t43_what_can_not_be_restored_is_told() {
         let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", format!("error:{call}:code"));
         let ended = tracer.start_attached(&["--duration", "2s"], pid).wait();
         assert_eq!(ended.code(), 125, "{}", ended.stderr);
+        if ended.stderr.contains(RUNS_ON) {
+            // no code had been changed yet
+            victim.wait().success();
+            continue;
+        }
         let is_left = ended.stderr.contains("left damaged");
         // Busy threads run into a breakpoint at once: it may be over by then.
         assert!(is_left || ended.stderr.contains("was damaged"), "{}", ended.stderr);
         assert!(ended.stderr.contains("SIGTRAP"), "{}", ended.stderr);
-        assert!(!ended.stderr.contains(RUNS_ON), "{}", ended.stderr);
         let died = victim.wait();
         if died.status.signal() == Some(5) {
             return;
