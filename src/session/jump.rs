@@ -155,6 +155,8 @@ pub(super) struct Jump {
     at_stops: FxHashMap<Addr, Cause>,
     /// What is known of a call by its function and stack, or by its function and caller.
     facts: KnownFacts,
+    /// The stacks of callers of frees that are not walked, where the thread found none.
+    callers: FxHashMap<Addr, StackId>,
     /// How many calls of calls are entered.
     nested: u64,
     /// Threads that are children in vfork(2), or wait for one: they share a cell with another task.

@@ -249,6 +249,7 @@ impl Process {
             cells: (0..CELLS).map(|_| None).collect(),
             by_tid: FxHashMap::default(),
             at_stops,
+            callers: FxHashMap::default(),
             facts: KnownFacts::default(),
             nested: 0,
             sharing: Vec::new(),

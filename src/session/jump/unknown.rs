@@ -29,12 +29,16 @@ impl Process {
             }
             // Nobody has met this caller of a free, or there was no room for its node.
             RecordedStack::Caller(0) => {
+                if let Some(known) = jump.callers.get(&caller) {
+                    return *known;
+                }
                 let mut regs = Regs::default();
                 regs.gpr[reg::RSP] = CallerAlone::PLACE.0;
                 let space = &mut self.space;
                 let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
                 let unwound = space.unwinder.unwind_at_entry(&regs, &mut CallerAlone { caller, target }, 1);
                 self.publish(jump, unwound);
+                jump.callers.insert(caller, unwound.stack);
                 unwound.stack
             }
             RecordedStack::Known(id) | RecordedStack::Caller(id) => {
@@ -170,6 +174,7 @@ impl Process {
     pub(in crate::session) fn forget_stale_nodes(&mut self) {
         let JumpState::On(jump) = &mut self.jump else { return };
         jump.facts.clear();
+        jump.callers.clear();
         let space = &self.space;
         let stacks = space.unwinder.stacks();
         let is_stale = |id: &u32| {
