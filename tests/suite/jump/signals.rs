@@ -1,6 +1,6 @@
 //! What handlers and the C library see of a thread that the engine was busy with.
 
-use super::by;
+use super::{by, by_with_signals};
 use crate::suite::counts::assert_sites;
 use crate::suite::guardian::stop_heaptrace;
 use crate::support::program::Program;
@@ -54,7 +54,7 @@ fn j21_queued_signals_keep_their_order_and_what_they_carry() {
     let expected = "came 1000 1000 1000 wrong 0\n";
     assert_eq!(program.plain().text(), expected);
     for options in [&[][..], &["--sample-interval", "2000"]] {
-        let traced = by("jump", &program, options);
+        let traced = by_with_signals("jump", &program, options, 3000);
         assert_eq!(traced.ended.text(), expected, "{options:?} {}", traced.ended.stderr);
         if options.is_empty() {
             let ledger = program.ledger();
