@@ -310,7 +310,8 @@ impl HeapModel {
         }
     }
 
-    /// Events of the blocks at these addresses follow: fetches what is known of all of them, so that each does not wait for memory by itself.
+    /// Events of the blocks at these addresses follow: fetches what is known of all of them, so that each does not wait
+    /// for memory by itself.
     #[inline]
     pub fn look_ahead(&self, blocks: impl Iterator<Item = Addr>) {
         std::hint::black_box(blocks.fold(0, |all, block| all ^ self.blocks.touch(block)));

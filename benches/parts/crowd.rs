@@ -12,8 +12,8 @@ const CALLS: u32 = 8_000_000;
 /// Frames on the stack at each call, at least.
 const DEPTH: u32 = 16;
 
-/// Prints the calls a second of so many threads: pairs of malloc and free of one size from one place, and all kinds of calls of many
-/// sizes from several.
+/// Prints the calls a second of so many threads: pairs of malloc and free of one size from one place, and all kinds of
+/// calls of many sizes from several.
 pub fn tables() {
     let (pairs, mixed) = (fixture("crowd"), fixture("mixed_calls"));
     println!("\n{:<34} {:>12} {:>12}   limit", "threads, million calls a second", "plain", "jump");
@@ -60,8 +60,8 @@ fn run(tool: &[String], program: &Path, threads: u32, calls: u32) -> Printed {
     Printed(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Million calls a second under the jump engine, of the program that says what it has called. Fails if heaptrace has seen
-/// anything else.
+/// Million calls a second under the jump engine, of the program that says what it has called. Fails if heaptrace has
+/// seen anything else.
 fn recorded(program: &Path, threads: u32, calls: u32) -> f64 {
     let (printed, seen) = reported(program, threads, calls);
     // what the C library allocates for the threads themselves is the same without any call

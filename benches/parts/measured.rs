@@ -49,8 +49,8 @@ pub struct Tool {
     pub words: Vec<String>,
 }
 
-/// The tools that see each call without a stop, as far as they are installed. heaptrack has no options that would make it
-/// faster; its own interpreter is a process beside it, whose CPU time counts as heaptrace's does.
+/// The tools that see each call without a stop, as far as they are installed. heaptrack has no options that would make
+/// it faster; its own interpreter is a process beside it, whose CPU time counts as heaptrace's does.
 pub fn tools() -> Vec<Tool> {
     let out = format!("{}/bench-heaptrack", env!("CARGO_TARGET_TMPDIR"));
     let mut tools = vec![

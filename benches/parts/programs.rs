@@ -32,14 +32,15 @@ pub fn heaptrace(options: &[&str]) -> Vec<String> {
 /// So many pairs for each tool that stops the program at each call.
 pub const STOPPING: [u64; 2] = [2_500, 10_000];
 
-/// Nanoseconds of a pair of malloc and free, with `depth` frames on the stack, below the words of a tool: the slope between two
-/// counts of pairs, so that what a tool does once is no part of it. The medians of three runs of each.
+/// Nanoseconds of a pair of malloc and free, with `depth` frames on the stack, below the words of a tool: the slope
+/// between two counts of pairs, so that what a tool does once is no part of it. The medians of three runs of each.
 pub fn pair_by_slope(tool: &[String], program: &Path, counts: [u64; 2], depth: u32) -> f64 {
     let [few, many] = counts.map(|count| pairs(tool, program, count, depth) * count as f64);
     (many - few) / (counts[1] - counts[0]) as f64
 }
 
-/// Runs the program of malloc/free pairs: nanoseconds a pair, all that happens meanwhile included, the median of three runs.
+/// Runs the program of malloc/free pairs: nanoseconds a pair, all that happens meanwhile included, the median of three
+/// runs.
 fn pairs(tool: &[String], program: &Path, count: u64, depth: u32) -> f64 {
     median((0..3).map(|_| {
         let output = command(tool, program).args([count.to_string(), depth.to_string()]).output().expect("it starts");

@@ -1,5 +1,5 @@
-//! redis-server under redis-benchmark, attached to and not, in turn: requests a second. And how long single requests take while
-//! heaptrace attaches, records, and lets go.
+//! redis-server under redis-benchmark, attached to and not, in turn: requests a second. And how long single requests
+//! take while heaptrace attaches, records, and lets go.
 
 use super::basics::{installed, median};
 use std::io::{Read, Write};
@@ -61,8 +61,8 @@ pub fn table() {
 /// How often it is attached to for the table of latencies.
 const ATTACHES: usize = 12;
 
-/// Prints how long requests take before, while and after heaptrace attaches, and while it lets go: of a client that waits for each
-/// answer before it asks again, alone and beside those of redis-benchmark.
+/// Prints how long requests take before, while and after heaptrace attaches, and while it lets go: of a client that
+/// waits for each answer before it asks again, alone and beside those of redis-benchmark.
 pub fn latencies() {
     if !installed("redis-server") || !installed("redis-benchmark") {
         println!("\nredis-server or redis-benchmark is not installed");

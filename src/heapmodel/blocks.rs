@@ -2,7 +2,7 @@
 //!
 //! What was freed last tells a double free from a free of what was never allocated. The entry of a freed block stays where it is, so
 //! that to remember it costs nothing; allocators hand out the same addresses again and again, and a new block finds the entry that it
-//! replaces. What has expired is dropped when its table is full.
+//! replaces. What has expired is replaced when its bucket is full.
 //!
 //! A table doubles when it is full, and holds old and new entries meanwhile. With one table for all blocks that would
 //! be three times the need at the worst moment; with 256 tables, only one of which grows at a time, the excess is
@@ -138,14 +138,15 @@ impl Blocks {
         Self { shards: Box::new(self.shards.each_mut().map(Chunk::share)), ..*self }
     }
 
-    /// Reads where the entry of an address is, or would be, and returns anything of that: of many addresses in a row the processor
-    /// waits for memory once.
+    /// Reads where the entry of an address is, or would be, and returns anything of that: of many addresses in a row
+    /// the processor waits for memory once.
     #[inline(always)]
     pub(super) fn touch(&self, addr: Addr) -> u64 {
         self.shards[shard_of(addr.0, SHARDS)].get().touch(addr.0)
     }
 
-    /// Enters a block; returns the live one that was at this address before, which is replaced. The address is not null.
+    /// Enters a block; returns the live one that was at this address before, which is replaced. The address is not
+    /// null.
     #[inline(always)]
     pub(super) fn insert(&mut self, addr: Addr, block: Block) -> Option<Block> {
         let oldest = self.oldest;
@@ -422,7 +423,8 @@ mod tests {
         assert_eq!(blocks.memory(), memory);
     }
 
-    /// Blocks of whole pages, or larger ones, begin at the same offset of each; a table is nearly full before it doubles.
+    /// Blocks of whole pages, or larger ones, begin at the same offset of each; a table is nearly full before it
+    /// doubles.
     #[test]
     fn no_distance_between_blocks_needs_more_room() {
         for stride in [8, 16, 24, 48, 4096, 4112, 1 << 16, 1 << 21, 1 << 26] {

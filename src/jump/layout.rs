@@ -206,12 +206,14 @@ pub const CELL_SPUN: u64 = 248;
 pub const CELL_FRAMES: u64 = 256;
 /// Frames of a cell: calls of one thread in progress at a time. A thread with more asks.
 pub const FRAMES: u64 = 8;
-/// In a cell: a u64, how many words the thread has written to its part of [`LIST_AREA`] in all. Written by the thread only, when a list is whole.
+/// In a cell: a u64, how many words the thread has written to its part of [`LIST_AREA`] in all. Written by the thread
+/// only, when a list is whole.
 pub const CELL_LISTED: u64 = 768;
 /// In a cell: where the list must end that is being written (process address), for the thread alone.
 pub const CELL_LIST_LIMIT: u64 = 776;
-/// In a cell, for the thread alone: its latest lists, so that it does not write the same one again before the tracer has taken it: [`LATEST`]
-/// entries of 16 bytes, of [`tail_hash`] (u64; 0: none) and the list's number (u64). The upper bits of the hash's lower half say which entry.
+/// In a cell, for the thread alone: its latest lists, so that it does not write the same one again before the tracer
+/// has taken it: [`LATEST`] entries of 16 bytes, of [`tail_hash`] (u64; 0: none) and the list's number (u64). The upper
+/// bits of the hash's lower half say which entry.
 pub const CELL_LATEST: u64 = 832;
 /// See [`CELL_LATEST`]: a power of two.
 pub const LATEST: u64 = 8;
@@ -267,10 +269,11 @@ pub const CELL_STACK_BEGIN: u64 = 200;
 
 // ---- lists of return addresses
 
-/// One part of [`LIST_SIZE`] bytes for each cell, in which its thread lists stacks that have no node yet, but whose frames have rules in [`RULE_AREA`]: one list after the
-/// other, round the end. A list is a word with the stack (lower half) that its first address is the caller of and the number n of addresses (upper half), and
-/// these (u64 each, the innermost first), of a walk that came to its end, or to one frame more than stacks have. It does not go round the end: [`LIST_SKIP`] in place of the
-/// first word says that the next one is at the beginning.
+/// One part of [`LIST_SIZE`] bytes for each cell, in which its thread lists stacks that have no node yet, but whose
+/// frames have rules in [`RULE_AREA`]: one list after the other, round the end. A list is a word with the stack (lower
+/// half) that its first address is the caller of and the number n of addresses (upper half), and these (u64 each, the
+/// innermost first), of a walk that came to its end, or to one frame more than stacks have. It does not go round the
+/// end: [`LIST_SKIP`] in place of the first word says that the next one is at the beginning.
 ///
 /// A list's number is what [`CELL_LISTED`] was before it, modulo 2^32.
 pub const LIST_AREA: u64 = 0x3e8_0000;
@@ -311,11 +314,12 @@ pub const fn ring_at(cell: u64) -> u64 {
 /// In a record: the key that orders it among all of the process (u64). A call that gives something back ([`Kind::Freed`], [`Kind::Began`])
 /// takes s = fetch_add([`SEQ`], 1) before the function runs: 2s + 1. The end of a call loads g = [`SEQ`] after the function has run: 2g.
 pub const RECORD_KEY: u64 = 0;
-/// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 54), flags (bits 55 to 59), the
-/// number of the interval that the block was picked with (bits 60 to 63; 0: it was not, or each call is recorded; see [`PICKED_SHIFT`]).
+/// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 54),
+/// flags (bits 55 to 59), the number of the interval that the block was picked with (bits 60 to 63; 0: it was not, or
+/// each call is recorded; see [`PICKED_SHIFT`]).
 ///
-/// The stack is a stack's id, or with [`FLAG_LISTED`] the number of a list, with [`FLAG_COPY`] that of a copy slot, with [`FLAG_CALLER`] the id of the stack that has
-/// the caller only.
+/// The stack is a stack's id, or with [`FLAG_LISTED`] the number of a list, with [`FLAG_COPY`] that of a copy slot,
+/// with [`FLAG_CALLER`] the id of the stack that has the caller only.
 pub const RECORD_WHAT: u64 = 8;
 /// In a record: what the function has returned in rax (u64) of an end; else how many calls of the thread were counted in [`CELL_CALLS`] since it picked
 /// a block last.

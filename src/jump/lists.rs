@@ -1,5 +1,5 @@
-//! Stacks that a thread has listed, as nobody had met them yet: taken by the tracer in the order in which they were written, and known by
-//! their numbers for as long as a record or a frame may name them.
+//! Stacks that a thread has listed, as nobody had met them yet: the tracer takes them in the order in which they were
+//! written, and knows the latest ones by the numbers that records and frames name.
 
 use super::layout::{
     CELL_LATEST, CELL_LIST_TAIL, CELL_LISTED, LATEST, LIST_MOST, LIST_SKIP, LIST_WORDS, RING_RECORDS, cell_at, lists_at,
@@ -7,7 +7,8 @@ use super::layout::{
 use super::shared::Shared;
 use std::collections::VecDeque;
 
-/// So many lists are known by their numbers: of all records that a ring holds, and of what a thread remembers ([`CELL_LATEST`]).
+/// So many lists are known by their numbers: of all records that a ring holds, and of what a thread remembers
+/// ([`CELL_LATEST`]).
 const KEPT: usize = 4 * RING_RECORDS as usize;
 
 const _: () = assert!(KEPT as u64 >= RING_RECORDS + LIST_WORDS);

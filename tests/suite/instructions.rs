@@ -1,5 +1,5 @@
-//! How many instructions the tracer executes for what a program waits for: counted by callgrind, so that it is the same on a busy
-//! machine and on a slow one.
+//! How many instructions the tracer executes for what a program waits for: counted by callgrind, so that it is the same
+//! on a busy machine and on a slow one.
 
 use crate::support::procfs;
 use crate::support::program::{Program, installed};
@@ -11,8 +11,8 @@ use std::path::Path;
 /// Calls of all threads together, in two runs: the slope between them has neither the start nor stacks that are new.
 const CALLS: [u64; 2] = [4_000, 16_000];
 
-/// What is done for an event, from a thread's ring to the heap model: records are taken out of the rings, decoded and merged,
-/// what is known of each call is looked up, and the heap model is told.
+/// What is done for an event, from a thread's ring to the heap model: records are taken out of the rings, decoded and
+/// merged, what is known of each call is looked up, and the heap model is told.
 const DRAIN: &str = "heaptrace::session::jump::drain::*::drain";
 
 /// What is done while a thread stands still, as its process goes over to the jump engine.
@@ -21,8 +21,8 @@ const CHANGE: &str = "heaptrace::session::jump::promote::*::try_to_promote";
 /// What an attach does for that while the process still runs.
 const AHEAD: &str = "heaptrace::session::space::ahead::*::look_ahead";
 
-/// Instructions of an event at most: half as many again as there were when this was written, 13,500, 2,300 and 1,550. Code
-/// without any optimization has most, that of the tests' own profile (1) fewer.
+/// Instructions of an event at most: half as many again as there were when this was written, 13,500, 2,300 and 1,550.
+/// Code without any optimization has most, that of the tests' own profile (1) fewer.
 const fn limit() -> u64 {
     match env!("HEAPTRACE_OPT_LEVEL").as_bytes() {
         b"0" => 20_000,

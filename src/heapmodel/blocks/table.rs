@@ -1,8 +1,9 @@
-//! A hash table of entries in buckets of two cache lines: whoever knows an address knows which lines to fetch, so that those of many addresses
-//! can be fetched at once.
+//! A hash table of entries in buckets of two cache lines: whoever knows an address knows which lines to fetch, so that
+//! those of many addresses can be fetched at once.
 //!
-//! An entry is in one of two buckets, the first one if it has room ("Balanced allocations", Azar et al., 1994); where both are full, one
-//! of theirs moves to its other one (cuckoo hashing, Pagh and Rodler, 2001). So nearly all places are used before a table doubles.
+//! An entry is in one of two buckets, the first one if it has room ("Balanced allocations", Azar et al., 1994); where
+//! both are full, one of theirs moves to its other one (cuckoo hashing, Pagh and Rodler, 2001). So nearly all places
+//! are used before a table doubles.
 
 use super::Entry;
 
@@ -116,8 +117,8 @@ impl Table {
         }
     }
 
-    /// Puts an entry in; returns the one of this address that it replaces. Where there is no room, entries of which `is_of_use` says
-    /// that they are not make some.
+    /// Puts an entry in; returns the one of this address that it replaces. Where there is no room, entries of which
+    /// `is_of_use` says that they are not make some.
     #[inline(always)]
     pub(super) fn insert(&mut self, entry: &Entry, is_of_use: impl Fn(&Entry) -> bool) -> Option<Entry> {
         if let Some(place) = self.find(entry.addr) {

@@ -1,5 +1,5 @@
-//! What a change to the jump engine asks of the code of functions, looked up while the process runs: at the change itself
-//! a thread stands still, and who waits for it waits for the answers.
+//! What a change to the jump engine asks of the code of functions, looked up while the process runs: at the change
+//! itself a thread stands still, and who waits for it waits for the answers.
 
 use super::AddressSpace;
 use super::jumps::{Candidate, MAX_CODE};

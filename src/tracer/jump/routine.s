@@ -908,8 +908,9 @@ heaptrace_jump_taken_out:
 heaptrace_jump_remove_end:
     jmp heaptrace_jump_removed
 
-    # --- nobody has met the return address rsi below the stack ecx: mostly the rules of the frames are known, and the tracer needs their addresses only. The thread
-    # lists them in its own part of the list area: nothing of that is there for the tracer before CELL_LISTED says so. edx = how often it looks for room
+    # --- nobody has met the return address rsi below the stack ecx: mostly the rules of the frames are known, and the
+    # tracer needs their addresses only. The thread lists them in its own part of the list area: nothing of that is
+    # there for the tracer before CELL_LISTED says so. edx = how often it looks for room
 walk_unknown:
     cmp dword ptr [r11 + {LIST_DEPTH}], 0
     je walk_missed
