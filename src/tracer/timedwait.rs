@@ -348,12 +348,13 @@ mod tests {
     fn a_sleep_is_measured_by_the_clock_of_its_cpu() {
         let (told, tid) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
+        // before the thread is there: it may sleep long before this one goes on
+        let began = Instant::now();
         let sleeper = std::thread::spawn(move || {
             told.send(super::super::control::thread_id()).unwrap();
             let _ = ended.recv();
         });
         let tid = tid.recv().unwrap();
-        let began = Instant::now();
         while state_and_cpu(tid).unwrap().0 != b'S' {}
         let fell_asleep = began.elapsed();
         std::thread::sleep(Duration::from_millis(200));
