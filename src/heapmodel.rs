@@ -28,7 +28,7 @@ mod traits;
 mod view;
 
 use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
-use crate::event::{Event, EventKind, EventSink, Missed, Preexisting};
+use crate::event::{Call, Event, EventKind, EventSink, Missed, Preexisting};
 use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, Stranded, TimelinePoint, Totals};
 use arenas::{Arenas, Part};
 use birthtimes::BirthTimes;
@@ -319,22 +319,44 @@ impl HeapModel {
 
     /// Takes one event, in the order in which they were reported.
     pub fn apply(&mut self, event: &Event) {
-        self.now_ns = event.time_ns.saturating_sub(self.began_ns);
-        if self.gap.was_there() {
-            self.note_first_after_gap(event);
-        }
         match event.kind {
-            EventKind::Allocated { block, size, ref by } => self.allocate(block, size, by),
-            EventKind::Freed { block, internal, given_size, ref by } => self.free(block, internal, given_size, by),
-            _ => self.apply_rare(event),
+            EventKind::Allocated { block, size, ref by } => self.take_allocated(event.time_ns, block, size, by),
+            EventKind::Freed { block, internal, given_size, ref by } => {
+                self.take_freed(event.time_ns, (block, internal), given_size, by);
+            }
+            _ => {
+                self.begin_event(event.time_ns, event.kind.call());
+                self.apply_rare(event);
+            }
+        }
+    }
+
+    /// Takes an [`EventKind::Allocated`], told by its parts.
+    pub fn take_allocated(&mut self, time_ns: u64, block: Addr, size: u64, by: &Call) {
+        self.begin_event(time_ns, Some(by));
+        self.allocate(block, size, by);
+    }
+
+    /// Takes an [`EventKind::Freed`], told by its parts.
+    pub fn take_freed(&mut self, time_ns: u64, (block, internal): (Addr, bool), given_size: Option<u64>, by: &Call) {
+        self.begin_event(time_ns, Some(by));
+        self.free(block, internal, given_size, by);
+    }
+
+    /// Something happens at this time of the session, by this call if it is one.
+    #[inline]
+    fn begin_event(&mut self, time_ns: u64, by: Option<&Call>) {
+        self.now_ns = time_ns.saturating_sub(self.began_ns);
+        if self.gap.was_there() {
+            self.note_first_after_gap(by);
         }
     }
 
     /// Each block that was freed while nobody looked may have got the address of one that was freed before.
     #[cold]
     #[inline(never)]
-    fn note_first_after_gap(&mut self, event: &Event) {
-        if event.kind.call().is_some_and(|by| self.gap.is_first_of(by.task.serial)) {
+    fn note_first_after_gap(&mut self, by: Option<&Call>) {
+        if by.is_some_and(|by| self.gap.is_first_of(by.task.serial)) {
             self.blocks.forget_freed();
         }
     }

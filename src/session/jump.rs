@@ -6,7 +6,8 @@
 //! | a moment at which its code can be changed | `standstill.rs` |
 //! | what an earlier heaptrace has left there | `left.rs` |
 //! | how it comes to the engine, and leaves it | `promote.rs` |
-//! | records become events; stacks that the routine does not know are unwound from copies | `drain.rs` |
+//! | records become events | `drain.rs`, most of them in `plain.rs` |
+//! | stacks that the routine does not know | `unknown.rs` |
 //! | what recording costs the program | `clock.rs` |
 //! | which blocks were picked, where they are sampled | `sampling.rs` |
 //! | a thread asks: its call is seen by the trap engine | `ask.rs` |
@@ -24,6 +25,7 @@ mod facts;
 mod fallback;
 mod left;
 mod locked;
+mod plain;
 mod promote;
 mod sampling;
 mod signal;
@@ -142,6 +144,7 @@ pub(super) struct Jump {
     /// Those of the stubs' functions that are operators that pass their calls on, and are told more than what they call
     /// is.
     told: Vec<u16>,
+    plain: plain::PlainFunctions,
     nodes: Nodes,
     rules: Rules,
     tails: Tails,

@@ -1,7 +1,7 @@
 //! Records become events.
 
 use super::facts::{CallerFacts, Facts};
-use super::{Began, Jump, JumpState, LastFree};
+use super::{Began, Jump, JumpState, LastFree, plain};
 use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
 use crate::calls::{Returned, ToldOfBlock};
@@ -66,8 +66,11 @@ impl Process {
                 records.clear();
                 let next = jump.merge.take(&jump.region.mapping, most as usize, &mut records);
                 self.observer.model().look_ahead(records.iter().map(|(_, record)| record.block()));
+                let may_be_plain = jump.sampling.is_none() && self.observer.takes_all();
                 for (cell, record) in &records {
-                    self.take_record(&mut jump, *cell, record, time_ns);
+                    if !(may_be_plain && plain::take(&mut self.observer, &mut jump, *cell, record, time_ns)) {
+                        self.take_record(&mut jump, *cell, record, time_ns);
+                    }
                 }
                 taken += records.len() as u64;
                 self.observer.show_progress();

@@ -2,6 +2,7 @@
 
 use super::facts::KnownFacts;
 use super::fallback::Cause;
+use super::plain::PlainFunctions;
 use super::standstill::Standstill;
 use super::{Awaited, Clock, Jump, JumpState, Sampling};
 use crate::addr::{Addr, ModuleId};
@@ -236,10 +237,12 @@ impl Process {
             return Ok(Promoted::No(format!("its code can't be changed: {error}")));
         }
         self.cost.conditions.jump = true;
+        let told: Vec<u16> = stubs.iter().filter(|stub| stub.is_told()).map(|stub| stub.function).collect();
         self.jump = JumpState::On(Box::new(Jump {
             region,
             code: labels,
-            told: stubs.iter().filter(|stub| stub.is_told()).map(|stub| stub.function).collect(),
+            plain: PlainFunctions::of(&self.settings.table, &told),
+            told,
             stubs,
             nodes,
             rules: Rules::default(),

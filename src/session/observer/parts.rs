@@ -12,6 +12,32 @@ use crate::unwinder::StackTable;
 use std::sync::Arc;
 
 impl Observer {
+    /// Whether each call is recorded, at the moment.
+    pub(in crate::session) fn takes_all(&self) -> bool {
+        self.sampler.is_none() && !self.is_paused()
+    }
+
+    /// A call has handed out a block, which is not null; where each is recorded.
+    #[inline]
+    pub(in crate::session) fn take_allocated(&mut self, time_ns: u64, block: Addr, size: u64, by: &Call) {
+        self.events += 1;
+        self.stream.tell_allocated(time_ns, block, size, by);
+    }
+
+    /// A call gives back a block, which is not null, and is `internal` or not: see [`EventKind::Freed`]. Where each call
+    /// is recorded.
+    #[inline]
+    pub(in crate::session) fn take_freed(
+        &mut self,
+        time_ns: u64,
+        (block, internal): (Addr, bool),
+        given_size: Option<u64>,
+        by: &Call,
+    ) {
+        self.events += 1;
+        self.stream.tell_freed(time_ns, (block, internal), given_size, by);
+    }
+
     /// Tells what the part of a call has done. Returns what of the call is recorded, which its end must be told.
     pub(in crate::session) fn take_part(&mut self, part: &Part) -> Recorded {
         let nothing = Recorded::Failure;

@@ -2,7 +2,7 @@
 
 use super::held::Held;
 use crate::addr::{Addr, ImageId};
-use crate::event::{Definition, Event, EventKind, EventSink};
+use crate::event::{Call, Definition, Event, EventKind, EventSink};
 use crate::heapmodel::HeapModel;
 use crate::unwinder::StackTable;
 
@@ -32,6 +32,40 @@ impl Stream {
         match &mut self.held {
             None => self.take(time_ns, kind),
             Some(held) => held.push(time_ns, kind),
+        }
+    }
+
+    /// Whether the model is the only one that takes what comes.
+    #[inline]
+    fn is_for_the_model_alone(&self) -> bool {
+        self.held.is_none() && self.readers.is_empty() && !self.follows_blocks
+    }
+
+    /// The same as [`Self::tell`] with [`EventKind::Allocated`], of which no event is made where nobody needs one.
+    #[inline]
+    pub(super) fn tell_allocated(&mut self, time_ns: u64, block: Addr, size: u64, by: &Call) {
+        if self.is_for_the_model_alone() {
+            self.next_seq += 1;
+            self.model.take_allocated(time_ns, block, size, by);
+        } else {
+            self.tell(time_ns, EventKind::Allocated { block, size, by: *by });
+        }
+    }
+
+    /// The same with [`EventKind::Freed`].
+    #[inline]
+    pub(super) fn tell_freed(
+        &mut self,
+        time_ns: u64,
+        (block, internal): (Addr, bool),
+        given_size: Option<u64>,
+        by: &Call,
+    ) {
+        if self.is_for_the_model_alone() {
+            self.next_seq += 1;
+            self.model.take_freed(time_ns, (block, internal), given_size, by);
+        } else {
+            self.tell(time_ns, EventKind::Freed { block, internal, given_size, by: *by });
         }
     }
 
