@@ -314,7 +314,7 @@ impl HeapModel {
     /// for memory by itself.
     #[inline]
     pub fn look_ahead(&self, blocks: impl Iterator<Item = Addr>) {
-        std::hint::black_box(blocks.fold(0, |all, block| all ^ self.blocks.touch(block)));
+        blocks.for_each(|block| self.blocks.prefetch(block));
     }
 
     /// Takes one event, in the order in which they were reported.

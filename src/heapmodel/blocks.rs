@@ -138,11 +138,11 @@ impl Blocks {
         Self { shards: Box::new(self.shards.each_mut().map(Chunk::share)), ..*self }
     }
 
-    /// Reads where the entry of an address is, or would be, and returns anything of that: of many addresses in a row
-    /// the processor waits for memory once.
+    /// Has that fetched where the entry of an address is, or would be: of many addresses in a row the processor waits
+    /// for memory once.
     #[inline(always)]
-    pub(super) fn touch(&self, addr: Addr) -> u64 {
-        self.shards[shard_of(addr.0, SHARDS)].get().touch(addr.0)
+    pub(super) fn prefetch(&self, addr: Addr) {
+        self.shards[shard_of(addr.0, SHARDS)].get().prefetch(addr.0);
     }
 
     /// Enters a block; returns the live one that was at this address before, which is replaced. The address is not

@@ -140,14 +140,12 @@ pub struct Merge {
     rings: Vec<Ring>,
     /// All smaller numbers were taken, or passed over.
     next: u64,
-    /// The ring that the last record came from, and the smallest key of all others with its ring: until then the next ones come from there, too.
-    latest: Option<(usize, Option<(u64, usize)>)>,
     /// Cells whose heads can't be true, and that nobody was told of yet.
     damaged: Vec<u16>,
 }
 
 /// So many records before one is read its line is asked for: the thread's processor has it.
-const READ_AHEAD: u64 = 8;
+const READ_AHEAD: u64 = 24;
 
 /// After so many records at the latest a thread may use their places again.
 const TELL_EACH: u64 = 64;
@@ -162,7 +160,6 @@ impl Merge {
     /// Forgets a cell.
     pub fn close(&mut self, cell: u16) {
         self.rings.retain(|ring| ring.cell != cell);
-        self.latest = None;
     }
 
     /// Tells the thread of the cell once more how much of its ring was taken. None if it has none; else how many records that were.
@@ -186,7 +183,6 @@ impl Merge {
 
     /// Reads how far the rings are filled.
     pub fn look<S: Shared + ?Sized>(&mut self, shared: &S) {
-        self.latest = None;
         for ring in &mut self.rings {
             ring.first = shared.word(cell_at(ring.cell.into()) + CELL_HEAD);
         }
@@ -199,8 +195,9 @@ impl Merge {
 
     /// Takes the next records of those that were there at the last [`Self::look`], `most` of them at most, each with its cell.
     pub fn take<S: Shared + ?Sized>(&mut self, shared: &S, most: usize, taken: &mut Vec<(u16, Record)>) -> Next {
-        for _ in 0..most {
-            let next = self.take_next(shared, taken);
+        let enough = taken.len().saturating_add(most);
+        while taken.len() < enough {
+            let next = self.take_run(shared, enough, taken);
             if next != Next::Enough {
                 self.rings.iter_mut().for_each(|ring| ring.tell(shared));
                 return next;
@@ -209,48 +206,47 @@ impl Merge {
         Next::Enough
     }
 
-    #[inline]
-    fn take_next<S: Shared + ?Sized>(&mut self, shared: &S, taken: &mut Vec<(u16, Record)>) -> Next {
+    /// Takes records of the ring that has the smallest key, for as long as it does.
+    fn take_run<S: Shared + ?Sized>(&mut self, shared: &S, enough: usize, taken: &mut Vec<(u16, Record)>) -> Next {
         if let Some(cell) = self.damaged.pop() {
             self.close(cell);
             return Next::Damaged(cell);
         }
-        let Some((at, key)) = self.smallest() else { return Next::Empty };
+        let Some((at, others)) = self.smallest() else { return Next::Empty };
         let Some(ring) = self.rings.get_mut(at) else { return Next::Empty };
-        let number = key / 2;
-        if key % 2 == 1 && ring.taken >= ring.first {
-            // It came while the heads were read. Others, with larger numbers, may have waited for it since long before.
-            return if self.rings.iter().any(Ring::has_early) { Next::Waits } else { Next::Empty };
-        }
-        if number > self.next {
-            return Next::Waits;
-        }
         let cell = ring.cell;
-        let Some(record) = ring.take(shared) else {
-            self.close(cell);
-            return Next::Damaged(cell);
-        };
-        if key % 2 == 1 {
-            self.next = self.next.max(number + 1);
+        while taken.len() < enough
+            && let Some(key) = ring.key
+            && others.is_none_or(|others| (key, at) < others)
+        {
+            let (number, is_odd) = (key / 2, key % 2 == 1);
+            if is_odd && ring.taken >= ring.first {
+                // It came while the heads were read. Others, with larger numbers, may have waited for it since long
+                // before.
+                return if self.rings.iter().any(Ring::has_early) { Next::Waits } else { Next::Empty };
+            }
+            if number > self.next {
+                return Next::Waits;
+            }
+            let Some(record) = ring.take(shared) else {
+                self.close(cell);
+                return Next::Damaged(cell);
+            };
+            if is_odd {
+                self.next = self.next.max(number + 1);
+            }
+            taken.push((cell, record));
         }
-        taken.push((cell, record));
         Next::Enough
     }
 
-    /// The ring with the smallest key, and that.
+    /// The ring with the smallest key, and the smallest key of all others with its ring.
     #[inline]
-    fn smallest(&mut self) -> Option<(usize, u64)> {
-        if let Some((at, others)) = self.latest
-            && let Some(key) = self.rings.get(at).and_then(|ring| ring.key)
-            && others.is_none_or(|others| (key, at) < others)
-        {
-            return Some((at, key));
-        }
+    fn smallest(&self) -> Option<(usize, Option<(u64, usize)>)> {
         let keys = |(at, ring): (usize, &Ring)| ring.key.map(|key| (key, at));
-        let (key, at) = self.rings.iter().enumerate().filter_map(keys).min()?;
+        let (_, at) = self.rings.iter().enumerate().filter_map(keys).min()?;
         let others = self.rings.iter().enumerate().filter(|(other, _)| *other != at).filter_map(keys).min();
-        self.latest = Some((at, others));
-        Some((at, key))
+        Some((at, others))
     }
 
     /// Passes over numbers that have not come, up to the first record that waits.
@@ -290,7 +286,11 @@ impl Ring {
     #[inline]
     fn take<S: Shared + ?Sized>(&mut self, shared: &S) -> Option<Record> {
         let mut words = [0; (RECORD_SIZE / 8) as usize];
-        shared.prefetch(self.record(self.taken.wrapping_add(READ_AHEAD)));
+        let ahead = self.taken.wrapping_add(READ_AHEAD);
+        // what is not there yet its thread is about to write
+        if self.second.wrapping_sub(ahead) <= RING_RECORDS {
+            shared.prefetch(self.record(ahead));
+        }
         if !shared.copy_words(self.at(), &mut words) {
             return None;
         }

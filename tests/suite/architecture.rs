@@ -19,6 +19,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("sampling", &[]),
     ("ctl", &["figures"]),
     ("chunk", &[]),
+    ("prefetch", &[]),
     ("packed", &[]),
     ("triggers", &[]),
     ("memory", &["addr"]),
@@ -190,7 +191,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 ];
 
 /// The files that may hold unsafe code.
-const UNSAFE: &[&str] = &["src/symbols/files.rs"];
+const UNSAFE: &[&str] = &["src/prefetch.rs", "src/symbols/files.rs"];
 
 /// Folders in which any file may: the edge to the operating system.
 const UNSAFE_FOLDERS: &[&str] = &["src/tracer/"];

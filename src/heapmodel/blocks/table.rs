@@ -6,6 +6,7 @@
 //! are used before a table doubles.
 
 use super::Entry;
+use crate::prefetch::prefetch;
 
 /// Entries of a bucket.
 const PLACES: usize = 5;
@@ -80,10 +81,13 @@ impl Table {
         self.words.get_mut(self.skipped + bucket * BUCKET..)?.first_chunk_mut()
     }
 
-    /// Reads the lines of an address's first bucket, and returns anything of both.
+    /// Has the lines of an address's first bucket fetched.
     #[inline(always)]
-    pub(super) fn touch(&self, addr: u64) -> u64 {
-        self.bucket(self.first(hash(addr))).map_or(0, |bucket| bucket[0] ^ bucket[SPILLED])
+    pub(super) fn prefetch(&self, addr: u64) {
+        if let Some(bucket) = self.bucket(self.first(hash(addr))) {
+            prefetch(&bucket[0]);
+            prefetch(&bucket[SPILLED]);
+        }
     }
 
     /// Where the entry of an address is.
@@ -117,19 +121,24 @@ impl Table {
         }
     }
 
-    /// Puts an entry in; returns the one of this address that it replaces. Where there is no room, entries of which
-    /// `is_of_use` says that they are not make some.
+    /// Puts an entry in; returns the one of this address that it replaces, or [`Entry::NONE`]. Where there is no room,
+    /// entries of which `is_of_use` says that they are not make some.
     #[inline(always)]
     pub(super) fn insert(&mut self, entry: &Entry, is_of_use: impl Fn(&Entry) -> bool) -> Option<Entry> {
-        if let Some(place) = self.find(entry.addr) {
-            let before = self.get(place);
-            self.set(place, entry);
-            return before;
+        let at = self.first(hash(entry.addr));
+        if let Some(bucket) = self.bucket(at) {
+            let place = match (place_of(bucket, entry.addr), bucket[SPILLED]) {
+                (Some(place), _) => Some(place),
+                (None, 0) => place_of(bucket, 0),
+                (None, _) => None,
+            };
+            if let Some(place) = place.map(|place| Place { bucket: at, place }) {
+                let before = self.get(place);
+                self.set(place, entry);
+                return before;
+            }
         }
-        if !self.put_first(entry) {
-            self.insert_elsewhere(entry, &is_of_use);
-        }
-        None
+        self.insert_elsewhere(entry, &is_of_use)
     }
 
     /// Puts an entry of a new address in its first bucket, if that has a place that is free.
@@ -140,13 +149,19 @@ impl Table {
         free.map(|place| self.set(Place { bucket: at, place }, entry)).is_some()
     }
 
-    /// The same where the first bucket is full.
+    /// The same where the first bucket is full, or has been.
     #[cold]
     #[inline(never)]
-    fn insert_elsewhere(&mut self, entry: &Entry, is_of_use: &dyn Fn(&Entry) -> bool) {
-        while !self.place(entry, is_of_use) {
+    fn insert_elsewhere(&mut self, entry: &Entry, is_of_use: &dyn Fn(&Entry) -> bool) -> Option<Entry> {
+        if let Some(place) = self.find(entry.addr) {
+            let before = self.get(place);
+            self.set(place, entry);
+            return before;
+        }
+        while !self.put_first(entry) && !self.place(entry, is_of_use) {
             self.grow(is_of_use);
         }
+        None
     }
 
     /// Puts an entry of a new address in, if there is room or some can be made.

@@ -306,6 +306,18 @@ impl Shared for SharedMapping {
         }
     }
 
+    fn copy_words(&self, offset: u64, to: &mut [u64; 8]) -> bool {
+        let is_inside = lies_inside(offset, size_of_val(to) as u64) && offset.is_multiple_of(8);
+        if is_inside {
+            let first = self.start.wrapping_add(offset as usize).cast_const().cast::<AtomicU64>();
+            for (at, word) in to.iter_mut().enumerate() {
+                // SAFETY: aligned and inside the mapping, as was just asked, and accessed by atomic operations alone.
+                *word = unsafe { (*first.add(at)).load(Ordering::Acquire) };
+            }
+        }
+        is_inside
+    }
+
     fn copy_out(&self, offset: u64, to: &mut [u8]) -> bool {
         let is_inside = lies_inside(offset, to.len() as u64);
         if is_inside {
