@@ -23,8 +23,8 @@ mod replay;
 
 use heaptrace::internal::Addr;
 use heaptrace::internal::jump::layout::{
-    Active, CELL_CALLS, CELL_HEAD, CELL_INDEX, CELL_LEFT, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL, FREE_STACKS,
-    Form, RBP_SAME, RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_RECORDS, SAMPLED, SHARED_SIZE, STATE_ACTIVE,
+    Active, CELL_CALLS, CELL_HEAD, CELL_INDEX, CELL_LEFT, CELL_RING, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL,
+    FREE_STACKS, Form, RBP_SAME, RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_LEAST, SAMPLED, SHARED_SIZE, STATE_ACTIVE,
     STATE_SHARED, Way, cell_at, cell_slot, ring_at,
 };
 use heaptrace::internal::jump::{Nodes, Onward, STUB_SIZE, STUBS, Shared, SizeOf, Stub, assemble, routine};
@@ -112,6 +112,7 @@ impl Lab {
         // SAFETY: the first word of a thread's control block is its own address (ABI for thread-local storage).
         unsafe { asm!("mov {}, fs:[0]", out(reg) fs) };
         lab.set_word(CELL_INDEX + 16 * cell_slot(fs), fs);
+        lab.set_word(cell_at(0) + CELL_RING, RING_LEAST);
         lab.set_word(cell_at(0) + CELL_STACK_BEGIN, lab.at(REGION_SIZE + 0x1000));
         lab.set_word(cell_at(0) + CELL_STACK_END, lab.at(STACK_END));
         lab
@@ -224,7 +225,7 @@ fn main() {
             let added = lab.measure(malloc, free, sp, rbp) - alone;
             // The last two records: that the walks came to their ends.
             let head = lab.word(cell_at(0) + CELL_HEAD);
-            let told = |number: u64| lab.word(ring_at(0) + number % RING_RECORDS * RECORD_SIZE + RECORD_WHAT) as u32;
+            let told = |number: u64| lab.word(ring_at(0) + number % RING_LEAST * RECORD_SIZE + RECORD_WHAT) as u32;
             let of_free = if free_stacks == 0 { depth + 1 } else { 2 * depth };
             assert_eq!((told(head - 2), told(head - 1)), (depth as u32, of_free as u32), "another stack was recorded");
             println!("{:<34} {added:>10.1}   {limit}", format!("{what}, depth {depth}"));

@@ -4,7 +4,7 @@ use super::parts::basics::median;
 use super::parts::workloads::{Workload, record_with, workloads};
 use super::{Lab, STACK_END, heaptrace_bench_after_call, heaptrace_bench_calls};
 use heaptrace::internal::jump::layout::{
-    Active, CELL_HEAD, CELL_TAIL, FREE_STACKS, Form, RBP_SAME, RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_RECORDS,
+    Active, CELL_HEAD, CELL_TAIL, FREE_STACKS, Form, RBP_SAME, RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_LEAST,
     STATE_ACTIVE, cell_at, ring_at,
 };
 use heaptrace::internal::jump::{Nodes, Onward, STUB_SIZE, STUBS, Shared};
@@ -143,7 +143,7 @@ fn replay(lab: &Lab, calls: &Calls, stacks: &[u32]) -> Duration {
         taken += start.elapsed();
         if lab.half(FREE_STACKS) != 0 {
             let head = lab.word(cell_at(0) + CELL_HEAD);
-            let told = lab.word(ring_at(0) + (head - 1) % RING_RECORDS * RECORD_SIZE + RECORD_WHAT) as u32;
+            let told = lab.word(ring_at(0) + (head - 1) % RING_LEAST * RECORD_SIZE + RECORD_WHAT) as u32;
             assert_eq!(Some(told), now.last().map(|stack| stack + 1), "another stack was recorded");
         }
         left = later;

@@ -8,7 +8,7 @@
 /// The first word of the code region and of the shared region: `heapjump`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
 /// The version of this layout, the word behind [`MAGIC`].
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 
 /// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a [`NOP`], while somebody answers. Who finds
 /// a region that another heaptrace has left needs no more than this, the magic number, and [`STATE_ACTIVE`].
@@ -47,7 +47,7 @@ pub enum Active {
 }
 
 /// Bytes of the shared region.
-pub const SHARED_SIZE: u64 = 0x460_0000;
+pub const SHARED_SIZE: u64 = 0x8e0_0000;
 
 // ---- control page, at 0: MAGIC, VERSION, then
 
@@ -78,12 +78,12 @@ pub const INTERVAL_AREA: u64 = 0x100;
 /// See [`INTERVAL_AREA`].
 pub const INTERVALS: u64 = 15;
 /// [`DISTANCES`] u64s: exponentially distributed numbers with the mean 1, times 2^32.
-pub const DISTANCE_AREA: u64 = 0x3c5_0000;
+pub const DISTANCE_AREA: u64 = 0x245_0000;
 /// How many: a power of two.
 pub const DISTANCES: u64 = 1 << 16;
 /// [`LIVE_BUCKETS`] buckets of [`LIVE_BUCKET`] bytes, the words of which are the addresses of live blocks that were picked, or 0. A block is in any word of its bucket,
 /// see [`live_bucket`]. The same address may be there twice for a moment, if it was handed out again.
-pub const LIVE_AREA: u64 = 0x3cd_0000;
+pub const LIVE_AREA: u64 = 0x24d_0000;
 /// See [`LIVE_AREA`]: a power of two.
 pub const LIVE_BUCKETS: u64 = 1 << 13;
 /// See [`LIVE_AREA`]: a cache line.
@@ -96,7 +96,7 @@ pub const fn live_bucket(block: u64) -> u64 {
 
 /// [`PAGES`] bytes: how many blocks of [`LIVE_AREA`] begin in pages of that number (modulo [`PAGES`]): where that is 0 nothing need be looked for. From [`PAGE_STUCK`]
 /// on a counter stays as it is, and each block of the page is taken for a picked one: there was no room in a bucket.
-pub const PAGE_AREA: u64 = 0x3c4_0000;
+pub const PAGE_AREA: u64 = 0x244_0000;
 /// See [`PAGE_AREA`].
 pub const PAGES: u64 = 1 << 16;
 /// Half of what a byte holds: all threads together can't count on to its end between a look and the addition.
@@ -158,7 +158,7 @@ pub const CELL_SIZE: u64 = 1024;
 pub const CELL_MODE: u64 = 0;
 /// In a cell: a u32, the number of frames in use: those with smaller numbers.
 pub const CELL_DEPTH: u64 = 4;
-/// In a cell: a u64, the position up to which the ring has room, as the routine read it last (tail + [`RING_RECORDS`]).
+/// In a cell: a u64, the position up to which the ring has room, as the routine read it last (tail + [`CELL_RING`]).
 pub const CELL_LIMIT: u64 = 8;
 /// In a cell: u64s, for the thread alone: how often it asked, copied, waited for room in its ring; dead frames that were dropped.
 pub const CELL_ASKS: u64 = 16;
@@ -186,6 +186,9 @@ pub const TIMED_NEVER: u32 = u32::MAX;
 pub const TIMED_MOST: u64 = 1 << 18;
 /// In a cell, in a line of its own: a u64, how many records were published in all. Written by the thread only.
 pub const CELL_HEAD: u64 = 64;
+/// In a cell: a u64, how many records its ring has room for: a power of two, [`RING_LEAST`] to [`RING_MOST`]. Written by
+/// the tracer, while the thread stands or has no cell yet.
+pub const CELL_RING: u64 = 72;
 /// In a cell, in a line of its own: a u64, how many records the tracer has taken. Written by the tracer only.
 pub const CELL_TAIL: u64 = 128;
 /// In a cell: a u64, how many bytes are left until the next picked one. Written by the thread, as what follows.
@@ -276,7 +279,7 @@ pub const CELL_STACK_BEGIN: u64 = 200;
 /// end: [`LIST_SKIP`] in place of the first word says that the next one is at the beginning.
 ///
 /// A list's number is what [`CELL_LISTED`] was before it, modulo 2^32.
-pub const LIST_AREA: u64 = 0x3e8_0000;
+pub const LIST_AREA: u64 = 0x268_0000;
 /// See [`LIST_AREA`].
 pub const LIST_SIZE: u64 = 8 * LIST_WORDS;
 /// Words of a part: a power of two.
@@ -294,13 +297,16 @@ pub const fn lists_at(cell: u64) -> u64 {
 // ---- rings of records
 
 /// One ring of [`RING_SIZE`] bytes for each cell.
-pub const RING_AREA: u64 = 0x44_0000;
-/// Records of a ring: a power of two.
-pub const RING_RECORDS: u64 = 4096;
+pub const RING_AREA: u64 = 0x2e0_0000;
+/// How many records a ring has room for at first, and when its thread has once found it full ([`CELL_RING`]). Powers of
+/// two.
+pub const RING_LEAST: u64 = 1 << 12;
+/// See [`RING_LEAST`].
+pub const RING_MOST: u64 = 1 << 14;
 /// Bytes of a record.
 pub const RECORD_SIZE: u64 = 64;
-/// Bytes of a ring.
-pub const RING_SIZE: u64 = RING_RECORDS * RECORD_SIZE;
+/// Bytes of the largest ring.
+pub const RING_SIZE: u64 = RING_MOST * RECORD_SIZE;
 
 /// So many bytes before a thread writes there, it makes the line of a record its own: the tracer has read it, and the counter's addition waits for all
 /// that was written before it.
@@ -309,6 +315,12 @@ pub const AHEAD: u64 = 8 * RECORD_SIZE;
 /// Where the ring of a cell begins in the shared region.
 pub const fn ring_at(cell: u64) -> u64 {
     RING_AREA + cell * RING_SIZE
+}
+
+/// Where in the shared region the record with this number is, in a ring of a cell that has room for `records` (a power
+/// of two). A number that is none gives a place in that ring all the same.
+pub const fn record_at(cell: u64, records: u64, number: u64) -> u64 {
+    ring_at(cell) + (number & records.wrapping_sub(1) & (RING_MOST - 1)) * RECORD_SIZE
 }
 
 /// In a record: the key that orders it among all of the process (u64). A call that gives something back ([`Kind::Freed`], [`Kind::Began`])
@@ -401,7 +413,7 @@ impl Way {
 /// The trie's index. A table of n slots (u32: a node's number, 0: free, ends a search) begins at this plus 4 n, so that tables of all
 /// sizes have places of their own; n is a power of two, from [`INDEX_LEAST`] to [`INDEX_MOST`]. A search begins at [`index_slot`] and goes on to
 /// the next slot, round the end.
-pub const INDEX_AREA: u64 = 0x1c4_0000;
+pub const INDEX_AREA: u64 = 0x44_0000;
 /// Slots of the smallest index.
 pub const INDEX_LEAST: u64 = 1 << 12;
 /// Slots of the largest index.
@@ -414,7 +426,7 @@ pub const fn index_slot(parent: u32, ra: u64, mask: u64) -> u64 {
 }
 
 /// Nodes of [`NODE_SIZE`] bytes, each at its number: that of the stack in the tracer's table. Node 0 is the empty stack.
-pub const NODE_AREA: u64 = 0x244_0000;
+pub const NODE_AREA: u64 = 0xc4_0000;
 /// Bytes of a node.
 pub const NODE_SIZE: u64 = 32;
 /// How many nodes there are at most. Stacks whose nodes have no room are in [`TAIL_AREA`].
@@ -442,7 +454,7 @@ pub const NODE_DEPTH: u64 = 28;
 /// Stacks that have no nodes, by what a thread lists of them: [`TAILS`] entries of [`TAIL_SIZE`] bytes. A search begins
 /// at [`tail_slot`] and goes on to the next entry,
 /// round the end, up to one whose hash is 0. When three quarters are in use the tracer frees all of them.
-pub const TAIL_AREA: u64 = 0x344_0000;
+pub const TAIL_AREA: u64 = 0x1c4_0000;
 /// Entries of the table: a power of two.
 pub const TAILS: u64 = 1 << 19;
 /// Bytes of an entry.
@@ -471,7 +483,7 @@ pub const fn tail_slot(hash: u64) -> u64 {
 
 /// The rules of frames by their return addresses alone, for walks on to stacks that have no node yet: [`RULES`] entries of [`RULE_SIZE`] bytes. A search
 /// begins at [`rule_slot`] and goes on to the next entry, round the end, up to one whose address is 0.
-pub const RULE_AREA: u64 = 0x3d8_0000;
+pub const RULE_AREA: u64 = 0x258_0000;
 /// Entries of the table: a power of two. The tracer fills half of it.
 pub const RULES: u64 = 1 << 16;
 /// Bytes of an entry.
@@ -518,8 +530,7 @@ const _: () = {
     assert!(NESTED + NESTED_KEYS * 16 <= CELL_AREA);
     assert!(CELL_AREA + CELLS * CELL_SIZE <= COPY_AREA);
     assert!(CELL_FRAMES + FRAMES * FRAME_SIZE <= CELL_SIZE);
-    assert!(COPY_AREA + COPIES * COPY_SIZE <= RING_AREA);
-    assert!(RING_AREA + CELLS * RING_SIZE <= INDEX_AREA);
+    assert!(COPY_AREA + COPIES * COPY_SIZE <= INDEX_AREA);
     assert!(INDEX_AREA + 4 * (2 * INDEX_MOST) <= NODE_AREA);
     assert!(NODE_AREA + NODES * NODE_SIZE <= TAIL_AREA);
     assert!(TAIL_AREA + TAILS * TAIL_SIZE <= PAGE_AREA);
@@ -527,7 +538,8 @@ const _: () = {
     assert!(DISTANCE_AREA + 8 * DISTANCES <= LIVE_AREA);
     assert!(LIVE_AREA + LIVE_BUCKETS * LIVE_BUCKET <= RULE_AREA);
     assert!(RULE_AREA + RULES * RULE_SIZE <= LIST_AREA);
-    assert!(LIST_AREA + CELLS * LIST_SIZE <= SHARED_SIZE);
+    assert!(LIST_AREA + CELLS * LIST_SIZE <= RING_AREA);
+    assert!(RING_AREA + CELLS * RING_SIZE <= SHARED_SIZE);
     assert!(CELL_FRAMES + FRAMES * FRAME_SIZE <= CELL_LISTED);
     assert!(CELL_LIST_LIMIT + 8 <= CELL_LATEST && CELL_LATEST + 16 * LATEST <= CELL_LIST_TAIL);
     assert!(RULE_AREA.is_multiple_of(COPY_SIZE) && COPY_AREA.is_multiple_of(COPY_SIZE));

@@ -2,16 +2,16 @@
 //! written, and knows the latest ones by the numbers that records and frames name.
 
 use super::layout::{
-    CELL_LATEST, CELL_LIST_TAIL, CELL_LISTED, LATEST, LIST_MOST, LIST_SKIP, LIST_WORDS, RING_RECORDS, cell_at, lists_at,
+    CELL_LATEST, CELL_LIST_TAIL, CELL_LISTED, LATEST, LIST_MOST, LIST_SKIP, LIST_WORDS, RING_MOST, cell_at, lists_at,
 };
 use super::shared::Shared;
 use std::collections::VecDeque;
 
 /// So many lists are known by their numbers: of all records that a ring holds, and of what a thread remembers
 /// ([`CELL_LATEST`]).
-const KEPT: usize = 4 * RING_RECORDS as usize;
+const KEPT: usize = 2 * RING_MOST as usize;
 
-const _: () = assert!(KEPT as u64 >= RING_RECORDS + LIST_WORDS);
+const _: () = assert!(KEPT as u64 >= RING_MOST + LIST_WORDS);
 
 /// A list that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

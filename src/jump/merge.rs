@@ -13,7 +13,8 @@
 
 use super::layout::{
     CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, FLAG_LISTED, KIND_MASK, Kind, PICKED_SHIFT, RECORD_ARGS,
-    RECORD_CALLER, RECORD_KEY, RECORD_OUT, RECORD_RESULT, RECORD_SIZE, RECORD_WHAT, RING_RECORDS, cell_at, ring_at,
+    RECORD_CALLER, RECORD_KEY, RECORD_OUT, RECORD_RESULT, RECORD_SIZE, RECORD_WHAT, RING_LEAST, RING_MOST, cell_at,
+    record_at,
 };
 use super::shared::Shared;
 use crate::addr::Addr;
@@ -123,6 +124,8 @@ pub enum Next {
 #[derive(Clone, Copy, Debug)]
 struct Ring {
     cell: u16,
+    /// How many records it has room for: a power of two.
+    records: u64,
     /// Records taken so far.
     taken: u64,
     /// What the tail says: the thread may write as far beyond it as the ring is long.
@@ -151,10 +154,12 @@ const READ_AHEAD: u64 = 24;
 const TELL_EACH: u64 = 64;
 
 impl Merge {
-    /// Takes up a cell whose ring is empty: its head and tail are at `position`.
-    pub fn open(&mut self, cell: u16, position: u64) {
+    /// Takes up a cell whose ring is empty, and has room for so many `records`: its head and tail are at `position`.
+    pub fn open(&mut self, cell: u16, position: u64, records: u64) {
         self.close(cell);
-        self.rings.push(Ring { cell, taken: position, told: position, first: position, second: position, key: None });
+        let records = records.clamp(RING_LEAST, RING_MOST);
+        let (taken, told, first, second) = (position, position, position, position);
+        self.rings.push(Ring { cell, records, taken, told, first, second, key: None });
     }
 
     /// Forgets a cell.
@@ -176,9 +181,14 @@ impl Merge {
         ring.map_or(0, |ring| ring.second.wrapping_sub(ring.taken))
     }
 
-    /// How many records the fullest ring was seen to hold at the last [`Self::look`].
-    pub fn fullest(&self) -> u64 {
-        self.rings.iter().map(|ring| ring.second.wrapping_sub(ring.taken)).max().unwrap_or(0)
+    /// How many records a ring of the largest size would have held at the last [`Self::look`] that was as full as the
+    /// fullest one is, of those that can't grow.
+    pub fn fullest(&self, can_grow: bool) -> u64 {
+        let filled = |ring: &Ring| {
+            let left = ring.second.wrapping_sub(ring.taken);
+            if can_grow { left } else { left.saturating_mul(RING_MOST / ring.records) }
+        };
+        self.rings.iter().map(filled).max().unwrap_or(0)
     }
 
     /// Reads how far the rings are filled.
@@ -261,7 +271,7 @@ impl Ring {
     /// Whether its head can't be true.
     const fn is_damaged(&self) -> bool {
         let filled = self.second.wrapping_sub(self.taken);
-        filled > RING_RECORDS || self.first.wrapping_sub(self.taken) > filled
+        filled > self.records || self.first.wrapping_sub(self.taken) > filled
     }
 
     /// Whether it holds a record that was there at the first reading.
@@ -275,7 +285,7 @@ impl Ring {
 
     /// Where the record of this number is.
     fn record(&self, number: u64) -> u64 {
-        ring_at(self.cell.into()) + number % RING_RECORDS * RECORD_SIZE
+        record_at(self.cell.into(), self.records, number)
     }
 
     fn peek<S: Shared + ?Sized>(&self, shared: &S) -> Option<u64> {
@@ -288,7 +298,7 @@ impl Ring {
         let mut words = [0; (RECORD_SIZE / 8) as usize];
         let ahead = self.taken.wrapping_add(READ_AHEAD);
         // what is not there yet its thread is about to write
-        if self.second.wrapping_sub(ahead) <= RING_RECORDS {
+        if self.second.wrapping_sub(ahead) <= self.records {
             shared.prefetch(self.record(ahead));
         }
         if !shared.copy_words(self.at(), &mut words) {

@@ -5,8 +5,7 @@
 
 use super::frames::{self, Frame, copy_in};
 use super::layout::{
-    CELL_HEAD, CHANGED, COUNTED, FLAG_BEGAN, FRAME_SLOT, RECORD_KEY, RECORD_SIZE, REMOVES, RING_RECORDS, SEQ, Way,
-    cell_at, ring_at,
+    CELL_HEAD, CELL_RING, CHANGED, COUNTED, FLAG_BEGAN, FRAME_SLOT, RECORD_KEY, REMOVES, SEQ, Way, cell_at, record_at,
 };
 use super::sampling::{self, Counted};
 use super::shared::Shared;
@@ -442,6 +441,7 @@ impl Place<'_> {
 fn publish(shared: &dyn Shared, cell: u16, key: u64) {
     let at = cell_at(cell.into()) + CELL_HEAD;
     let head = shared.word(at);
-    shared.set_word(ring_at(cell.into()) + head % RING_RECORDS * RECORD_SIZE + RECORD_KEY, key);
+    let records = shared.word(cell_at(cell.into()) + CELL_RING);
+    shared.set_word(record_at(cell.into(), records, head) + RECORD_KEY, key);
     shared.set_word(at, head.wrapping_add(1));
 }

@@ -37,9 +37,9 @@ use crate::arch::Regs;
 use crate::calls::{Recorded, ToldOfBlock};
 use crate::jump::frames;
 use crate::jump::layout::{
-    CELL_COPIES, CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_SIZE, CELL_STACK_BEGIN,
-    CELL_STACK_END, CELL_TAIL, COPIES, IMPATIENT, LIST_WORDS, Mode, NESTED, NESTED_KEYS, Nested, PATIENT, RING_RECORDS,
-    RING_SIZE, SPINS, cell_at, cell_slot, nested_slot, ring_at,
+    CELL_COPIES, CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_RING, CELL_SIZE,
+    CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL, COPIES, IMPATIENT, LIST_WORDS, Mode, NESTED, NESTED_KEYS, Nested,
+    PATIENT, RECORD_SIZE, RING_LEAST, RING_MOST, SPINS, cell_at, cell_slot, nested_slot, ring_at,
 };
 use crate::jump::lists::Lists;
 use crate::jump::load::{Load, Promotion};
@@ -67,6 +67,9 @@ use std::time::{Duration, Instant};
 
 /// So many copies of stacks are taken at a time where they come fast.
 const FEW_COPIES: u64 = 8;
+
+/// All rings of a process together have room for so many records, 32 MiB, or for what they have at first.
+const MOST_RECORDS: u64 = (32 << 20) / RECORD_SIZE;
 
 /// Whether a process is on the jump engine.
 #[derive(Debug, Default)]
@@ -151,6 +154,8 @@ pub(super) struct Jump {
     /// Room for a list that is taken.
     listed: Vec<u64>,
     merge: Merge,
+    /// How many records the ring of each cell has room for.
+    rings: Vec<u64>,
     /// Which thread has each cell.
     cells: Vec<Option<Owner>>,
     by_tid: FxHashMap<i32, u16>,
@@ -256,11 +261,12 @@ impl Jump {
         // the program can write there
         let copied = copies.wrapping_sub(std::mem::replace(&mut self.copies, copies)).min(COPIES);
         let listed = self.cells.iter().flatten().map(|owner| owner.lists.waiting(&self.region.mapping)).max();
-        let listed = listed.unwrap_or(0) * RING_RECORDS / LIST_WORDS;
-        let fullest = self.merge.fullest().max(copied * (RING_RECORDS / 2 / FEW_COPIES)).max(listed);
+        let listed = listed.unwrap_or(0) * RING_MOST / LIST_WORDS;
+        let can_grow = self.has_memory_for(RING_MOST - RING_LEAST);
+        let fullest = self.merge.fullest(can_grow).max(copied * (RING_MOST / 2 / FEW_COPIES)).max(listed);
         let since = std::mem::replace(&mut self.drained, Instant::now());
         let passed = self.drained.saturating_duration_since(since);
-        let half = passed.as_nanos() * u128::from(RING_RECORDS / 2) / u128::from(fullest.max(1));
+        let half = passed.as_nanos() * u128::from(RING_MOST / 2) / u128::from(fullest.max(1));
         self.until_half = Duration::from_nanos(u64::try_from(half).unwrap_or(u64::MAX));
     }
 
@@ -290,11 +296,13 @@ impl Jump {
         let shared = self.shared();
         if cell >= self.used {
             shared.allocate(at, CELL_SIZE);
-            shared.allocate(ring_at(cell.into()), RING_SIZE);
+            shared.allocate(ring_at(cell.into()), RING_LEAST * RECORD_SIZE);
         }
+        let records = self.records_of(cell);
         let head = shared.word(at + CELL_HEAD);
         shared.set_word(at + CELL_TAIL, head);
-        shared.set_word(at + CELL_LIMIT, head.wrapping_add(RING_RECORDS));
+        shared.set_word(at + CELL_RING, records);
+        shared.set_word(at + CELL_LIMIT, head.wrapping_add(records));
         shared.set_word(at + CELL_STACK_BEGIN, u64::MAX);
         shared.set_word(at + CELL_STACK_END, 0);
         frames::set_depth(shared, cell, 0);
@@ -304,13 +312,49 @@ impl Jump {
         shared.set_half(at + CELL_MODE, Mode::Ask as u32);
         shared.set_half(slot + 8, u32::from(cell));
         shared.set_word(slot, fs_base);
-        self.merge.open(cell, head);
+        self.merge.open(cell, head, records);
         self.used = self.used.max(cell.saturating_add(1));
         let lists = Lists::begin(&self.region.mapping, cell);
         *self.cells.get_mut(free)? =
             Some(Owner { task, fs_base, began: Vec::new(), lists, told: None, last_free: None });
         self.by_tid.insert(task.tid, cell);
         Some(cell)
+    }
+
+    /// How many records the ring of a cell has room for.
+    fn records_of(&self, cell: u16) -> u64 {
+        self.rings.get(usize::from(cell)).copied().unwrap_or(RING_LEAST)
+    }
+
+    /// Whether so many more records may have room in all rings together.
+    fn has_memory_for(&self, records: u64) -> bool {
+        let used = self.rings.iter().take(self.used.into()).fold(0u64, |sum, records| sum.saturating_add(*records));
+        used.saturating_add(records) <= MOST_RECORDS
+    }
+
+    /// Whether the ring of a cell can become larger.
+    fn may_grow(&self, cell: u16) -> bool {
+        let records = self.records_of(cell);
+        records < RING_MOST && self.has_memory_for(RING_MOST - records)
+    }
+
+    /// Makes the ring of a cell as large as one can be. Nothing is in it, its thread stands, and looks for room again:
+    /// the next record is number `head`.
+    fn grow(&mut self, cell: u16, head: u64) {
+        let shared = &self.region.mapping;
+        let (at, records) = (ring_at(cell.into()), self.records_of(cell));
+        shared.allocate(at + records * RECORD_SIZE, (RING_MOST - records) * RECORD_SIZE);
+        if let Some(records) = self.rings.get_mut(usize::from(cell)) {
+            *records = RING_MOST;
+        }
+        self.open_ring(cell, head);
+    }
+
+    /// The ring of a cell is empty, and the next record of its thread is number `head`.
+    fn open_ring(&mut self, cell: u16, head: u64) {
+        let records = self.records_of(cell);
+        self.shared().set_word(cell_at(cell.into()) + CELL_RING, records);
+        self.merge.open(cell, head, records);
     }
 
     /// Where the key of a thread can be written. None if the thread pointer has one already, or the table is full.

@@ -18,8 +18,8 @@ const SPARSE_SAMPLING: Duration = Duration::from_millis(40);
 const FEW: u64 = 32;
 /// How often where the rings are waited for without sleep, but no processor is left for that.
 const UNSLEPT: Duration = Duration::from_millis(1);
-/// How often at most. To tick more often would not help: in a virtual machine it takes 0.1 ms to wake up.
-const MOST: Duration = Duration::from_micros(250);
+/// How often at most. Each tick takes 20 µs of processor time, most of them to sleep and to wake up.
+const MOST: Duration = Duration::from_micros(125);
 /// How often while none come, at most.
 const IDLE: Duration = Duration::from_millis(20);
 /// After so many ticks without a record.
@@ -47,9 +47,9 @@ impl Pace {
         if until_half < FAST {
             return Self::At(drained + (until_half / 2).min(LOOK), UNSLEPT);
         }
-        // in steps, so that the timer is seldom set anew
+        // in steps, so that the timer is seldom set anew; a quarter of a ring leaves time to wake up and to take it
         let mut period = busy;
-        while period > until_half && period > MOST {
+        while period > until_half / 2 && period > MOST {
             period /= 2;
         }
         Self::Tick(period)
@@ -214,9 +214,9 @@ mod tests {
     fn rings_are_drained_as_often_as_they_fill() {
         let us = Duration::from_micros;
         let now = Instant::now();
-        let paces = [(5000, Pace::Tick(us(2000))), (2000, Pace::Tick(us(2000))), (1999, Pace::Tick(us(1000)))];
+        let paces = [(5000, Pace::Tick(us(2000))), (4000, Pace::Tick(us(2000))), (3999, Pace::Tick(us(1000)))];
         let fast = [
-            (400, Pace::Tick(us(250))),
+            (400, Pace::Tick(us(125))),
             (300, Pace::At(now + us(100), UNSLEPT)),
             (60, Pace::At(now + us(30), UNSLEPT)),
         ];
@@ -229,7 +229,7 @@ mod tests {
     fn sampled_blocks_are_waited_for_longer() {
         let us = Duration::from_micros;
         let now = Instant::now();
-        for (until_half, expected) in [(90_000, 5000), (5000, 5000), (4999, 2500), (1000, 625), (350, 312)] {
+        for (until_half, expected) in [(90_000, 5000), (10_000, 5000), (9999, 2500), (1000, 312), (350, 156)] {
             let pace = Pace::of(us(until_half), now, BUSY_SAMPLING).period();
             assert_eq!(pace.as_micros(), expected, "half full after {until_half} us");
         }
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(ticker.pace_after(us(5000), later, SPARSE_SAMPLING), Pace::At(later + LOOK, UNSLEPT));
         assert_eq!(
             ticker.pace_after(us(400), later, BUSY),
-            Pace::At(later + LOOK, us(250)),
+            Pace::At(later + LOOK, us(125)),
             "as often, without a processor"
         );
         assert_eq!(ticker.pace_after(us(5000), began + LINGER, BUSY), Pace::Tick(BUSY));

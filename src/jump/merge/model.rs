@@ -1,7 +1,7 @@
 //! The merge against all interleavings of threads that write rings while it reads, and all values that the memory model lets each of them see
 //! (by loom). The threads do in Rust what the routine does, with its order of stores: the processor's are releases, its loads acquires.
 
-use super::super::layout::SEQ;
+use super::super::layout::{SEQ, ring_at};
 use super::*;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -95,7 +95,7 @@ impl Shared for Rings {
 /// Lets threads write while the rings are looked at twice, and then takes the rest. In the order in which they come: kinds and blocks.
 fn merged(rings: &Arc<Rings>, threads: Vec<thread::JoinHandle<()>>) -> Vec<(Kind, u64)> {
     let mut merge = Merge::default();
-    (0..rings.heads.len()).for_each(|cell| merge.open(cell as u16, 0));
+    (0..rings.heads.len()).for_each(|cell| merge.open(cell as u16, 0, RING_LEAST));
     let mut taken = Vec::new();
     let look = |merge: &mut Merge, taken: &mut Vec<(u16, Record)>| {
         merge.look(&**rings);

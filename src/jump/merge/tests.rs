@@ -1,4 +1,4 @@
-use super::super::layout::{RING_AREA, SEQ};
+use super::super::layout::{RING_AREA, SEQ, ring_at};
 use super::super::shared::testing::Made;
 use super::*;
 use proptest::prelude::{Strategy, any, prop_oneof, proptest};
@@ -67,7 +67,7 @@ impl Program {
 
 fn publish(shared: &Made, cell: u16, key: u64, kind: Kind) {
     let head = shared.word(cell_at(cell.into()) + CELL_HEAD);
-    let at = ring_at(cell.into()) + head % RING_RECORDS * RECORD_SIZE;
+    let at = ring_at(cell.into()) + head % RING_LEAST * RECORD_SIZE;
     shared.set_word(at + RECORD_KEY, key);
     shared.set_word(at + RECORD_WHAT, u64::from(kind as u8) << 48);
     shared.set_word(at + RECORD_ARGS, BLOCK);
@@ -135,7 +135,7 @@ fn take_all(merge: &mut Merge, shared: &dyn Shared, taken: &mut Vec<Kind>) {
 
 fn opened(threads: usize) -> Merge {
     let mut merge = Merge::default();
-    (0..threads).for_each(|cell| merge.open(cell as u16, 0));
+    (0..threads).for_each(|cell| merge.open(cell as u16, 0, RING_LEAST));
     merge
 }
 
@@ -222,7 +222,7 @@ fn a_ring_is_taken_in_rounds_and_its_room_given_back() {
     let shared = Made::default();
     let mut merge = opened(1);
     let mut taken = Vec::new();
-    for round in 0..3 * RING_RECORDS {
+    for round in 0..3 * RING_LEAST {
         publish(&shared, 0, 2 * round + 1, Kind::Freed);
         if round % 1000 == 999 {
             take_all(&mut merge, &shared, &mut taken);
@@ -230,12 +230,12 @@ fn a_ring_is_taken_in_rounds_and_its_room_given_back() {
         }
     }
     take_all(&mut merge, &shared, &mut taken);
-    assert_eq!(taken.len() as u64, 3 * RING_RECORDS);
+    assert_eq!(taken.len() as u64, 3 * RING_LEAST);
 }
 
 /// Numbers of records that a program can make a head say: any, and those near the end of a ring.
 fn heads() -> impl Strategy<Value = u64> {
-    prop_oneof![any::<u64>(), 0..4 * RING_RECORDS]
+    prop_oneof![any::<u64>(), 0..4 * RING_LEAST]
 }
 
 proptest! {
@@ -244,7 +244,7 @@ proptest! {
     #[test]
     fn fuzz_rings(
         cells in proptest::collection::vec((0..4u64, 0..128u64, any::<u64>()), 0..40),
-        records in proptest::collection::vec((0..3u64, 0..RING_RECORDS * RECORD_SIZE / 8, any::<u64>()), 1..300),
+        records in proptest::collection::vec((0..3u64, 0..RING_LEAST * RECORD_SIZE / 8, any::<u64>()), 1..300),
         said in proptest::collection::vec(heads(), 3),
     ) {
         let shared = Made::default();
@@ -270,7 +270,7 @@ proptest! {
                 One::None(Next::Waits) => merge.skip(),
                 One::None(Next::Empty | Next::Enough) => break,
             }
-            assert!(records <= 3 * RING_RECORDS, "{records}");
+            assert!(records <= 3 * RING_LEAST, "{records}");
         }
     }
 }

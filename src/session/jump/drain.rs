@@ -6,9 +6,7 @@ use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
 use crate::calls::{Returned, ToldOfBlock};
 use crate::event::{EventKind, Missed};
-use crate::jump::layout::{
-    CELL_DROPPED, CELL_HEAD, CELL_SPUN, CELL_TAIL, CELL_TIMED, CELL_TSC, Kind, RING_RECORDS, cell_at,
-};
+use crate::jump::layout::{CELL_DROPPED, CELL_HEAD, CELL_SPUN, CELL_TAIL, CELL_TIMED, CELL_TSC, Kind, cell_at};
 use crate::jump::merge::{Next, Record, RecordedStack};
 use crate::jump::shared::Shared;
 use crate::session::engine::{Part, missed_of};
@@ -60,7 +58,7 @@ impl Process {
             let mut taken = 0u64;
             let ended = loop {
                 let most = match what {
-                    Drained::Half(cell) => jump.merge.left(cell).saturating_sub(RING_RECORDS / 2).min(BATCH),
+                    Drained::Half(cell) => jump.merge.left(cell).saturating_sub(jump.records_of(cell) / 2).min(BATCH),
                     Drained::There | Drained::All => BATCH,
                 };
                 records.clear();
@@ -85,7 +83,7 @@ impl Process {
                 }
             };
             jump.records += taken;
-            let is_half = |cell| jump.merge.left(cell) <= RING_RECORDS / 2;
+            let is_half = |cell| jump.merge.left(cell) <= jump.records_of(cell) / 2;
             let is_enough = match what {
                 Drained::There => true,
                 Drained::All => ended == Next::Empty && taken == 0,
@@ -114,11 +112,14 @@ impl Process {
     /// The thread of the cell has found no room for its record with the number `head`. It finds some when it looks
     /// again.
     pub(super) fn make_room(&mut self, cell: u16, head: u64) {
-        self.drain(Drained::Half(cell));
+        let grows = self.jump.on().is_some_and(|jump| jump.may_grow(cell));
+        self.drain(if grows { Drained::All } else { Drained::Half(cell) });
         let Some(mut jump) = self.jump.take_on() else { return };
         let taken = jump.merge.tell_again(cell, &jump.region.mapping);
-        if taken.is_none_or(|taken| head.wrapping_sub(taken) >= RING_RECORDS) {
+        if taken.is_none_or(|taken| head.wrapping_sub(taken) >= jump.records_of(cell)) {
             self.begin_anew(&mut jump, cell, head);
+        } else if grows && taken == Some(head) {
+            jump.grow(cell, head);
         }
         self.jump = JumpState::On(jump);
     }
@@ -131,7 +132,7 @@ impl Process {
             let at = cell_at(cell.into());
             jump.shared().set_word(at + CELL_HEAD, head);
             jump.shared().set_word(at + CELL_TAIL, head);
-            jump.merge.open(cell, head);
+            jump.open_ring(cell, head);
         }
     }
 

@@ -10,7 +10,8 @@ use crate::allocators::{Arg, Function, Kind, Success};
 use crate::arch::INT3;
 use crate::jump::layout::{
     Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST, LIST_DEPTH,
-    LIST_MOST, NESTED, NESTED_KEYS, NOP, REGION_SIZE, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED, TIMED_MARK, Way,
+    LIST_MOST, NESTED, NESTED_KEYS, NOP, REGION_SIZE, RING_LEAST, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED,
+    TIMED_MARK, Way,
 };
 use crate::jump::load::{Load, pause_after};
 use crate::jump::merge::Merge;
@@ -249,6 +250,7 @@ impl Process {
             tails: Tails::default(),
             listed: Vec::new(),
             merge: Merge::default(),
+            rings: vec![RING_LEAST; CELLS as usize],
             cells: (0..CELLS).map(|_| None).collect(),
             by_tid: FxHashMap::default(),
             at_stops,

@@ -627,8 +627,10 @@ enter_has_room:
     sub r8, r11
     sub r8, {CELL_AREA}
     shl r8, {RING_BITS} - {CELL_BITS}
-    mov ecx, eax
-    and ecx, {RING_RECORDS} - 1
+    mov ecx, dword ptr [r10 + {CELL_RING}]
+    dec ecx
+    and ecx, eax
+    and ecx, {RING_MOST} - 1            # whatever the program has written there
     shl rcx, {RECORD_BITS}
     add r8, rcx
     lea r8, [r11 + r8 + {RING_AREA}]
@@ -684,7 +686,7 @@ enter_full:
     and ecx, {SPINS_MASK}
 7:
     mov rdx, qword ptr [r10 + {CELL_TAIL}]
-    add rdx, {RING_RECORDS}
+    add rdx, qword ptr [r10 + {CELL_RING}]
     mov qword ptr [r10 + {CELL_LIMIT}], rdx
     cmp rax, rdx
     jb enter_has_room
@@ -1243,8 +1245,10 @@ leave_has_room:
     sub r8, r11
     sub r8, {CELL_AREA}
     shl r8, {RING_BITS} - {CELL_BITS}
-    mov edx, eax
-    and edx, {RING_RECORDS} - 1
+    mov edx, dword ptr [r10 + {CELL_RING}]
+    dec edx
+    and edx, eax
+    and edx, {RING_MOST} - 1
     shl rdx, {RECORD_BITS}
     add r8, rdx
     lea r8, [r11 + r8 + {RING_AREA}]
@@ -1360,7 +1364,7 @@ leave_full:
     and edi, {SPINS_MASK}
 22:
     mov rdx, qword ptr [r10 + {CELL_TAIL}]
-    add rdx, {RING_RECORDS}
+    add rdx, qword ptr [r10 + {CELL_RING}]
     mov qword ptr [r10 + {CELL_LIMIT}], rdx
     cmp rax, rdx
     jb leave_has_room

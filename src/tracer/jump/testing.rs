@@ -205,7 +205,8 @@ impl Lab {
         self.forget_rules();
         self.give_cell(0);
         for cell in [0, 1] {
-            self.set_word(cell_at(cell) + CELL_LIMIT, RING_RECORDS);
+            self.set_word(cell_at(cell) + CELL_LIMIT, RING_LEAST);
+            self.set_word(cell_at(cell) + CELL_RING, RING_LEAST);
             self.set_word(cell_at(cell) + CELL_STACK_BEGIN, self.stack().start);
             self.set_word(cell_at(cell) + CELL_STACK_END, self.stack().end);
         }

@@ -278,16 +278,16 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
 
     // no room
     let full: fn(&Lab, &mut Regs) = |lab, _| {
-        lab.set_word(cell_at(0) + CELL_HEAD, RING_RECORDS);
-        lab.set_word(cell_at(0) + CELL_LIMIT, RING_RECORDS);
+        lab.set_word(cell_at(0) + CELL_HEAD, RING_LEAST);
+        lab.set_word(cell_at(0) + CELL_LIMIT, RING_LEAST);
     };
     add("malloc, full", malloc, [24, 0, 0], full, &[ended(malloc)], 0, 0);
     add("free, full", free, [24, 0, 0], full, &[what(Kind::Freed, free, known)], 0, 0);
     add("realloc, full", realloc, [24, 0, 0], full, &[began(known), ended_of(known)], 0, 0);
     let full_copied: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
-        lab.set_word(cell_at(0) + CELL_HEAD, RING_RECORDS);
-        lab.set_word(cell_at(0) + CELL_LIMIT, RING_RECORDS);
+        lab.set_word(cell_at(0) + CELL_HEAD, RING_LEAST);
+        lab.set_word(cell_at(0) + CELL_LIMIT, RING_LEAST);
     };
     add(
         "realloc, full, copied",
@@ -300,7 +300,7 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     );
     add("free, full, copied", free, [24, 0, 0], full_copied, &[copied(Kind::Freed, free)], 0, 0);
     let drained: fn(&Lab, &mut Regs) = |lab, _| {
-        for (at, value) in [(CELL_HEAD, RING_RECORDS), (CELL_LIMIT, RING_RECORDS), (CELL_TAIL, RING_RECORDS)] {
+        for (at, value) in [(CELL_HEAD, RING_LEAST), (CELL_LIMIT, RING_LEAST), (CELL_TAIL, RING_LEAST)] {
             lab.set_word(cell_at(0) + at, value);
         }
     };
