@@ -250,7 +250,7 @@ mod tests {
     fn after_a_burst_the_rings_are_looked_at_for_a_while() {
         let us = Duration::from_micros;
         let (mut ticker, began) = (Ticker::default(), Instant::now());
-        assert_eq!(ticker.pace_after(us(2000), began, BUSY), Pace::Tick(BUSY), "there was none yet");
+        assert_eq!(ticker.pace_after(us(4000), began, BUSY), Pace::Tick(BUSY), "there was none yet");
         assert_eq!(ticker.pace_after(us(60), began, BUSY), Pace::At(began + us(30), UNSLEPT));
         let later = began + LINGER - us(1);
         assert_eq!(ticker.pace_after(us(5000), later, SPARSE_SAMPLING), Pace::At(later + LOOK, UNSLEPT));

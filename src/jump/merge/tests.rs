@@ -233,6 +233,30 @@ fn a_ring_is_taken_in_rounds_and_its_room_given_back() {
     assert_eq!(taken.len() as u64, 3 * RING_LEAST);
 }
 
+#[test]
+fn a_ring_that_has_grown_holds_four_times_as_many() {
+    let shared = Made::default();
+    let mut merge = Merge::default();
+    let begin = 5 * RING_MOST - 100;
+    [CELL_HEAD, CELL_TAIL].map(|at| shared.set_word(cell_at(0) + at, begin));
+    merge.open(0, begin, RING_MOST);
+    for number in begin..begin + RING_MOST {
+        let at = record_at(0, RING_MOST, number);
+        shared.set_word(at + RECORD_KEY, 2 * (number - begin) + 1);
+        shared.set_word(at + RECORD_WHAT, u64::from(Kind::Freed as u8) << 48);
+        shared.set_word(at + RECORD_ARGS, number);
+    }
+    shared.set_word(cell_at(0) + CELL_HEAD, begin + RING_MOST);
+    merge.look(&shared);
+    assert_eq!((merge.left(0), merge.fullest(false)), (RING_MOST, RING_MOST));
+    let mut taken = Vec::new();
+    assert_eq!(merge.take(&shared, usize::MAX, &mut taken), Next::Empty);
+    assert!(taken.iter().map(|(_, record)| record.args[0]).eq(begin..begin + RING_MOST));
+    shared.set_word(cell_at(0) + CELL_HEAD, begin + 2 * RING_MOST + 1);
+    merge.look(&shared);
+    assert_eq!(merge.take(&shared, 1, &mut taken), Next::Damaged(0), "more than it has room for");
+}
+
 /// Numbers of records that a program can make a head say: any, and those near the end of a ring.
 fn heads() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..4 * RING_LEAST]

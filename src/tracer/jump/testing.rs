@@ -241,6 +241,7 @@ impl Lab {
             (SHARED + live_bucket(0x7777), LIVE_BUCKET),
             (SHARED + CELL_AREA, 2 * CELL_SIZE),
             (SHARED + ring_at(0), 4 * RECORD_SIZE),
+            (SHARED + record_at(0, RING_MOST, 3 * RING_LEAST), 4 * RECORD_SIZE),
             (SHARED + ring_at(1), 4 * RECORD_SIZE),
             (SHARED + lists_at(0), 64),
             (SHARED + lists_at(1), 64),

@@ -114,7 +114,7 @@ impl Bench {
         let mut told = Vec::new();
         for (cell, head) in (0..).zip(heads) {
             for number in head..lab.word(cell_at(cell) + CELL_HEAD) {
-                let at = ring_at(cell) + number % RING_LEAST * RECORD_SIZE;
+                let at = record_at(cell, lab.word(cell_at(cell) + CELL_RING), number);
                 let what = without_number(lab, cell, lab.word(at + RECORD_WHAT));
                 let is_odd = lab.word(at + RECORD_KEY) & 1 == 1;
                 assert_eq!(is_odd, !is_ended(what), "{what:#x}");

@@ -305,6 +305,14 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
         }
     };
     add("malloc, drained", malloc, [24, 0, 0], drained, &[ended(malloc)], 0, 0);
+    // a ring that has grown: its first records are behind those of a small one
+    let grown: fn(&Lab, &mut Regs) = |lab, _| {
+        for (at, value) in [(CELL_RING, RING_MOST), (CELL_HEAD, 3 * RING_LEAST), (CELL_LIMIT, RING_MOST)] {
+            lab.set_word(cell_at(0) + at, value);
+        }
+    };
+    add("malloc, in a ring that has grown", malloc, [24, 0, 0], grown, &[ended(malloc)], 0, 0);
+    add("free, in a ring that has grown", free, [24, 0, 0], grown, &[what(Kind::Freed, free, known)], 0, 0);
 
     // behind the function
     fn in_original(lab: &Lab, regs: &mut Regs, cell: u64) {
