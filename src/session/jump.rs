@@ -52,6 +52,7 @@ use crate::maps::Mapping;
 use crate::memory::ReadMemory;
 use crate::session::process::Process;
 use crate::tracer::jump::region::{Region, SharedMapping};
+use crate::unwinder::LatestWalk;
 use clock::Clock;
 pub(super) use drain::Drained;
 use facts::KnownFacts;
@@ -147,6 +148,8 @@ pub(super) struct Jump {
     tails: Tails,
     /// Room for a list that is taken.
     listed: Vec<u64>,
+    /// The list that was taken last.
+    latest: LatestWalk,
     merge: Merge,
     /// Which thread has each cell.
     cells: Vec<Option<Owner>>,
