@@ -22,8 +22,9 @@ pub fn normalize(profile: &mut Profile) {
         (Reverse(sample.allocated.bytes), Reverse(sample.deallocated.bytes), rank(sample.stack), index)
     };
     let mut order: Vec<_> = (0..).zip(profile.samples.iter()).map(key).collect();
-    order.sort_unstable_by(|(bytes_a, freed_a, rank_a, a), (bytes_b, freed_b, rank_b, b)| {
-        let sample = |index: u32| profile.samples.get(index as usize);
+    let samples = &profile.samples;
+    sort_on_two(&mut order, |(bytes_a, freed_a, rank_a, a), (bytes_b, freed_b, rank_b, b)| {
+        let sample = |index: u32| samples.get(index as usize);
         let rest = || sample(*a).zip(sample(*b)).map_or(Ordering::Equal, |(a, b)| compare(&a, &b));
         (bytes_a, freed_a, rank_a).cmp(&(bytes_b, freed_b, rank_b)).then_with(rest).then(a.cmp(b))
     });
@@ -112,22 +113,55 @@ fn leaks_order(site: &LeakSite) -> impl Ord + use<> {
 fn stack_ranks(stacks: &Stacks, of_location: &[u32]) -> Vec<u32> {
     let rank = |location: u32| of_location.get(location as usize).copied();
     let locations = |stack: u32| stacks.locations(stack as usize).filter_map(rank);
-    // Most are told apart by their innermost frames, which are compared without a look elsewhere.
-    let innermost = |stack: u32| -> [u32; 4] {
+    // Most are told apart by their innermost frames, which are compared without a look elsewhere: as many as there are
+    // bits for.
+    let bits = u32::BITS - (of_location.iter().max().copied().unwrap_or(0).saturating_add(1)).leading_zeros();
+    let frames = INNERMOST_BITS / bits;
+    let innermost = |stack: u32| {
         let mut ranks = locations(stack);
-        std::array::from_fn(|_| ranks.next().map_or(0, |rank| rank.saturating_add(1)))
+        let next = |key: u128, _| key << bits | ranks.next().map_or(0, |rank| u128::from(rank.saturating_add(1)));
+        (0..frames).fold(0, next)
     };
-    let mut order: Vec<([u32; 4], u32)> = (0..stacks.len() as u32).map(|stack| (innermost(stack), stack)).collect();
-    order.sort_unstable_by(|&(key_a, a), &(key_b, b)| {
-        key_a.cmp(&key_b).then_with(|| locations(a).cmp(locations(b))).then(a.cmp(&b))
-    });
+    let key = |stack: u32| -> [u64; 2] {
+        let key = innermost(stack) << 32 | u128::from(stack);
+        [(key >> 64) as u64, key as u64]
+    };
+    let mut order: Vec<[u64; 2]> = (0..stacks.len() as u32).map(key).collect();
+    let number = |key: [u64; 2]| key[1] as u32;
+    let compare = |a: &[u64; 2], b: &[u64; 2]| {
+        let rest = || locations(number(*a)).skip(frames as usize).cmp(locations(number(*b)).skip(frames as usize));
+        (a[0], a[1] >> 32).cmp(&(b[0], b[1] >> 32)).then_with(rest).then(number(*a).cmp(&number(*b)))
+    };
+    sort_on_two(&mut order, compare);
     let mut ranks = vec![0; order.len()];
-    for (rank, (_, stack)) in (0..).zip(order) {
-        if let Some(slot) = ranks.get_mut(stack as usize) {
+    for (rank, key) in (0..).zip(order) {
+        if let Some(slot) = ranks.get_mut(number(key) as usize) {
             *slot = rank;
         }
     }
     ranks
+}
+
+/// Bits of the key by which stacks are compared first.
+const INNERMOST_BITS: u32 = 96;
+
+/// A table with fewer entries is sorted at once.
+const MANY: usize = 1 << 14;
+
+/// Sorts a table of which no two entries are equal: the second half on another thread, if there is one.
+fn sort_on_two<T: Send>(table: &mut [T], compare: impl Fn(&T, &T) -> Ordering + Sync) {
+    if table.len() < MANY {
+        return table.sort_unstable_by(&compare);
+    }
+    let (one, two) = table.split_at_mut(table.len() / 2);
+    std::thread::scope(|scope| {
+        let beside = std::thread::Builder::new().name("sort".to_owned());
+        // without a thread all is sorted below
+        let _ = beside.spawn_scoped(scope, || two.sort_unstable_by(&compare));
+        one.sort_unstable_by(&compare);
+    });
+    // which merges the two
+    table.sort_by(compare);
 }
 
 /// For each location its place in the order of names; those that compare equal share one.
@@ -263,6 +297,17 @@ mod tests {
             let mut found: Vec<usize> = (0..lists.len()).collect();
             found.sort_by_key(|&stack| ranks[stack]);
             prop_assert_eq!(found, expected);
+        }
+
+        /// Also where two threads sort it, whatever the order before.
+        #[test]
+        fn large_tables_are_sorted_as_small_ones(seed in any::<u64>(), step in 1..9_u64) {
+            let entry = |n: u64| (n.wrapping_mul(seed) % step, n * step % 40_009);
+            let mut table: Vec<(u64, u64)> = (0..40_000).map(entry).collect();
+            let mut plain = table.clone();
+            plain.sort();
+            sort_on_two(&mut table, Ord::cmp);
+            prop_assert!(table == plain);
         }
 
         /// A table in the order in which its entries are asked for, without those that are not.
