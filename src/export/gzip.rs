@@ -1,4 +1,5 @@
-//! gzip on all processors: the bytes are cut into blocks, which are compressed side by side, and beside whoever makes them.
+//! gzip on all processors: the bytes are cut into blocks, which are compressed side by side, and beside whoever makes
+//! them.
 //!
 //! The blocks are joined as pigz does it, each but the last ending at a byte (a "sync flush"), so that a reader sees one ordinary
 //! gzip member (RFC 1952). Where the cuts are depends on the bytes only: equal profiles make equal files.

@@ -40,9 +40,9 @@ impl Unwinder {
     }
 
     /// The stack `parent` with these callers, the innermost first, as somebody else has walked on by the rules that are
-    /// known ([`Self::known_rule`]), and to the walk's end; at most `max_depth` frames in all are taken. `visit` is shown
-    /// each new frame: the stack without it, with it, its address, module and rule. `latest` has what was found last
-    /// time: frames that are there are not looked up again, nor shown.
+    /// known ([`Self::known_rule`]), and to the walk's end; at most `max_depth` frames in all are taken. `latest` has
+    /// what was found last time: frames that are there are not looked up again. `visit` is shown each other frame: the
+    /// stack without it, with it, its address, module and rule.
     ///
     /// None if `parent` is no stack of the table, which would make a circle of it later, or if there is a caller that no rule is known of, or whose rule needs more
     /// than the stack.

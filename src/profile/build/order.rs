@@ -23,7 +23,7 @@ pub fn normalize(profile: &mut Profile) {
     };
     let mut order: Vec<_> = (0..).zip(profile.samples.iter()).map(key).collect();
     let samples = &profile.samples;
-    sort_on_two(&mut order, |(bytes_a, freed_a, rank_a, a), (bytes_b, freed_b, rank_b, b)| {
+    order.sort_unstable_by(|(bytes_a, freed_a, rank_a, a), (bytes_b, freed_b, rank_b, b)| {
         let sample = |index: u32| samples.get(index as usize);
         let rest = || sample(*a).zip(sample(*b)).map_or(Ordering::Equal, |(a, b)| compare(&a, &b));
         (bytes_a, freed_a, rank_a).cmp(&(bytes_b, freed_b, rank_b)).then_with(rest).then(a.cmp(b))
@@ -132,7 +132,7 @@ fn stack_ranks(stacks: &Stacks, of_location: &[u32]) -> Vec<u32> {
         let rest = || locations(number(*a)).skip(frames as usize).cmp(locations(number(*b)).skip(frames as usize));
         (a[0], a[1] >> 32).cmp(&(b[0], b[1] >> 32)).then_with(rest).then(number(*a).cmp(&number(*b)))
     };
-    sort_on_two(&mut order, compare);
+    order.sort_unstable_by(compare);
     let mut ranks = vec![0; order.len()];
     for (rank, key) in (0..).zip(order) {
         if let Some(slot) = ranks.get_mut(number(key) as usize) {
@@ -144,25 +144,6 @@ fn stack_ranks(stacks: &Stacks, of_location: &[u32]) -> Vec<u32> {
 
 /// Bits of the key by which stacks are compared first.
 const INNERMOST_BITS: u32 = 96;
-
-/// A table with fewer entries is sorted at once.
-const MANY: usize = 1 << 14;
-
-/// Sorts a table of which no two entries are equal: the second half on another thread, if there is one.
-fn sort_on_two<T: Send>(table: &mut [T], compare: impl Fn(&T, &T) -> Ordering + Sync) {
-    if table.len() < MANY {
-        return table.sort_unstable_by(&compare);
-    }
-    let (one, two) = table.split_at_mut(table.len() / 2);
-    std::thread::scope(|scope| {
-        let beside = std::thread::Builder::new().name("sort".to_owned());
-        // without a thread all is sorted below
-        let _ = beside.spawn_scoped(scope, || two.sort_unstable_by(&compare));
-        one.sort_unstable_by(&compare);
-    });
-    // which merges the two
-    table.sort_by(compare);
-}
 
 /// For each location its place in the order of names; those that compare equal share one.
 fn location_ranks(functions: &[Function], locations: &[Location]) -> Vec<u32> {
@@ -297,17 +278,6 @@ mod tests {
             let mut found: Vec<usize> = (0..lists.len()).collect();
             found.sort_by_key(|&stack| ranks[stack]);
             prop_assert_eq!(found, expected);
-        }
-
-        /// Also where two threads sort it, whatever the order before.
-        #[test]
-        fn large_tables_are_sorted_as_small_ones(seed in any::<u64>(), step in 1..9_u64) {
-            let entry = |n: u64| (n.wrapping_mul(seed) % step, n * step % 40_009);
-            let mut table: Vec<(u64, u64)> = (0..40_000).map(entry).collect();
-            let mut plain = table.clone();
-            plain.sort();
-            sort_on_two(&mut table, Ord::cmp);
-            prop_assert!(table == plain);
         }
 
         /// A table in the order in which its entries are asked for, without those that are not.
