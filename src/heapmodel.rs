@@ -12,6 +12,7 @@ mod blocks;
 mod booking;
 mod capacity;
 mod estimate;
+mod firsts;
 mod gap;
 mod growth;
 mod ignored;

@@ -24,10 +24,11 @@ use gimli::UnwindContext;
 use rule::{Rows, Rule};
 use rustc_hash::{FxHashMap, FxHashSet};
 use stacks::is_canonical;
-pub use stacks::{StackNode, StackTable};
+pub use stacks::{StackNode, StackPath, StackTable};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use step::{Cursor, Next};
+pub use told::LatestWalk;
 use window::{StackBuffer, StackWindow};
 
 /// How far a stack can be trusted.
@@ -160,6 +161,8 @@ pub struct Unwinder {
     /// Modules with code that their tables do not cover, each told once.
     uncovered: Vec<ModuleId>,
     told_uncovered: FxHashSet<ModuleId>,
+    /// How often rules were forgotten.
+    forgotten: u32,
 }
 
 impl Default for Unwinder {
@@ -176,6 +179,7 @@ impl Default for Unwinder {
             initial_sp: None,
             uncovered: Vec::new(),
             told_uncovered: FxHashSet::default(),
+            forgotten: 0,
         }
     }
 }
@@ -442,6 +446,7 @@ impl Unwinder {
     fn forget(&mut self, code: &[Range<Addr>]) {
         self.rules.retain(|addr, _| !code.iter().any(|range| range.contains(addr)));
         self.edges.fill(NO_EDGE);
+        self.forgotten = self.forgotten.wrapping_add(1);
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod comments;
 mod drop;
+mod encode;
 
 pub(super) use comments::comments;
 
@@ -38,8 +39,8 @@ const PART: usize = 1 << 16;
 
 /// Writes the profile uncompressed: the bytes of `encode_to_vec`, of which no more than a part is held.
 pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Write) -> io::Result<()> {
-    const SAMPLE: u32 = 2;
-    let mut bytes = Vec::new();
+    const SAMPLE: u64 = 2;
+    let (mut bytes, mut samples) = (Vec::new(), encode::Samples::default());
     let mut written = Ok(());
     let profile = build_with(view, options, &mut |part| {
         match part {
@@ -47,7 +48,7 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
                 let head = proto::Profile { sample_type, ..Default::default() };
                 bytes.extend(head.encode_to_vec());
             }
-            Part::Sample(sample) => prost::encoding::message::encode(SAMPLE, sample, &mut bytes),
+            Part::Sample(sample) => samples.write(SAMPLE, sample, &mut bytes),
         }
         if bytes.len() >= PART && written.is_ok() {
             written = out.write_all(&bytes);

@@ -1,5 +1,6 @@
 //! The interned sites and their figures.
 
+use super::firsts::Firsts;
 use super::traits::Traits;
 use super::{SiteKey, SiteStats, SiteTable};
 use crate::addr::{FunctionId, StackId};
@@ -148,7 +149,7 @@ impl Site {
     }
 }
 
-/// The first site of a stack and thread.
+/// The first site of a stack and thread, unless it is the only one of its stack.
 #[derive(Clone, Copy, Debug)]
 struct First {
     id: u32,
@@ -169,13 +170,16 @@ struct Found {
 pub(super) struct Sites {
     /// In pieces, so that growth copies nothing and wastes at most one piece.
     chunks: Vec<Chunk<Vec<Site>>>,
+    /// The first site of each stack, but for some stacks that came out of their order. Most stacks have no other.
+    of_stacks: Firsts,
+    /// All that are not there.
     by_key: HashTable<u32>,
     /// What was found last for each value of [`place_of`]. At least twice as many values as there are sites, up to
     /// [`MOST_LATEST`], and more where that does not do: each size of a site that is rounded has its own.
     latest: Box<[Found]>,
     /// How often a look there was in vain, since it has as many places as now.
     in_vain: usize,
-    /// By stack and thread.
+    /// By stack and thread, where there is more than what is in `of_stacks`.
     first: HashTable<First>,
     /// Sites with lower ids hold blocks that came over a fork, and get no new ones.
     inherited: u32,
@@ -186,6 +190,7 @@ impl Sites {
     pub(super) fn view(&mut self) -> Self {
         Self {
             chunks: self.chunks.iter_mut().map(Chunk::share).collect(),
+            of_stacks: Firsts::default(),
             by_key: HashTable::new(),
             latest: Box::default(),
             in_vain: 0,
@@ -229,6 +234,7 @@ impl Sites {
 
     /// No site is asked for any more: what finds them by their keys is given back.
     pub(super) fn end(&mut self) {
+        self.of_stacks = Firsts::default();
         self.by_key = HashTable::new();
         self.first = HashTable::new();
         self.latest = Box::default();
@@ -237,6 +243,7 @@ impl Sites {
     /// The process is a copy of another one from now on: what was allocated before is that one's.
     pub(super) fn inherit(&mut self) {
         self.chunks.iter_mut().flat_map(Chunk::get_mut).for_each(Site::inherit);
+        self.of_stacks = Firsts::default();
         self.by_key.clear();
         self.first.clear();
         self.latest = Box::default();
@@ -309,29 +316,34 @@ impl Sites {
 
     /// The site of a key that has none of its exact size.
     fn add(&mut self, mut key: SiteKey, epoch: u64) -> u32 {
+        let first = self.of_stacks.get(key.stack);
+        if first.is_none() && self.of_stacks.enter(key.stack, self.len()) {
+            return self.push(&key, epoch);
+        }
         let first_hash = hash(&(key.stack, key.task));
         let chunks = &self.chunks;
-        let of_both =
-            |first: &First| site(chunks, first.id).is_some_and(|s| s.stack == key.stack && s.task == key.task);
+        let of_both = |id: u32| site(chunks, id).is_some_and(|site| site.stack == key.stack && site.task == key.task);
+        let first = first.filter(|id| of_both(*id));
+        let mut sizes = self.first.find_mut(first_hash, |first| of_both(first.id)).map(|first| &mut first.sizes);
+        let is_in_table = sizes.is_some();
+        let known = sizes.as_deref().copied().unwrap_or(u8::from(first.is_some()));
         // where a size matters for what a block stands for
         let exact_below = crate::sampling::certain_from(key.interval);
-        let first = self.first.find_mut(first_hash, of_both);
-        let is_first = first.is_none();
-        if let Some(first) = first {
-            if first.sizes >= EXACT_SIZES && key.size >= exact_below {
-                key.size = round_down(key.size);
-                if let Some(id) = self.find(&key, key.place_hash()) {
-                    return id;
-                }
-            } else {
-                first.sizes = first.sizes.saturating_add(1);
+        let is_rounded = known >= EXACT_SIZES && key.size >= exact_below;
+        if is_rounded {
+            key.size = round_down(key.size);
+            if let Some(id) = self.find(&key, key.place_hash()) {
+                return id;
             }
+        } else if let Some(sizes) = &mut sizes {
+            **sizes = known.saturating_add(1);
         }
         let id = self.push(&key, epoch);
         let chunks = &self.chunks;
-        if is_first {
+        if !is_in_table {
+            let entry = First { id: first.unwrap_or(id), sizes: known + 1 };
             let rehash = |first: &First| site(chunks, first.id).map_or(0, |s| hash(&(s.stack, s.task)));
-            self.first.insert_unique(first_hash, First { id, sizes: 1 }, rehash);
+            self.first.insert_unique(first_hash, entry, rehash);
         }
         let rehash = |id: &u32| site(chunks, *id).map_or(0, |s| s.key().place_hash());
         self.by_key.insert_unique(key.place_hash(), id, rehash);
@@ -339,7 +351,9 @@ impl Sites {
     }
 
     fn find(&self, key: &SiteKey, hash: u64) -> Option<u32> {
-        self.by_key.find(hash, |id| self.get(*id).is_some_and(|site| site.is(key))).copied()
+        let is_it = |id: &u32| self.get(*id).is_some_and(|site| site.is(key));
+        let first = self.of_stacks.get(key.stack).filter(is_it);
+        first.or_else(|| self.by_key.find(hash, is_it).copied())
     }
 
     fn push(&mut self, key: &SiteKey, epoch: u64) -> u32 {
@@ -383,6 +397,7 @@ impl Sites {
         let tables = [self.by_key.allocation_size(), self.first.allocation_size()];
         self.chunks.len() * CHUNK * size_of::<Site>()
             + self.chunks.capacity() * size_of::<Chunk<Vec<Site>>>()
+            + self.of_stacks.memory()
             + tables.iter().sum::<usize>()
     }
 }

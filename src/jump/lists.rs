@@ -30,12 +30,14 @@ pub struct Lists {
     taken: u64,
     /// The stacks of the latest lists, by their places, which ascend.
     stacks: VecDeque<(u64, u32)>,
+    /// Which of them was asked for last: the next one mostly is the one behind it.
+    near: usize,
 }
 
 impl Lists {
     /// Of a cell whose thread has listed nothing yet.
     pub fn begin(shared: &dyn Shared, cell: u16) -> Self {
-        let lists = Self { cell, taken: shared.word(listed_at(cell)), stacks: VecDeque::new() };
+        let lists = Self { cell, taken: shared.word(listed_at(cell)), stacks: VecDeque::new(), near: 0 };
         lists.give_back(shared);
         forget_latest(shared, cell);
         lists
@@ -77,15 +79,19 @@ impl Lists {
         self.stacks.push_back((list.place, stack));
         if self.stacks.len() > KEPT {
             self.stacks.pop_front();
+            self.near = self.near.saturating_sub(1);
         }
     }
 
     /// The stack of the list with this number, if it was taken and is one of the latest.
-    pub fn stack(&self, number: u32) -> Option<u32> {
+    pub fn stack(&mut self, number: u32) -> Option<u32> {
         // what records name was taken a moment ago
         let after = u64::from((self.taken as u32).wrapping_sub(number));
         let place = self.taken.wrapping_sub(after);
-        let at = self.stacks.binary_search_by_key(&place, |(place, _)| *place).ok()?;
+        let is_it = |at: &usize| self.stacks.get(*at).is_some_and(|(of, _)| *of == place);
+        let near = [self.near, self.near + 1].into_iter().find(is_it);
+        let at = near.or_else(|| self.stacks.binary_search_by_key(&place, |(place, _)| *place).ok())?;
+        self.near = at;
         self.stacks.get(at).map(|(_, stack)| *stack)
     }
 

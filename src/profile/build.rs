@@ -15,7 +15,7 @@ use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, SiteTable, Snapshot};
 use crate::packed::Growing;
 use crate::profile::course::Course;
-use crate::unwinder::{Frame, Quality, StackTable};
+use crate::unwinder::{Frame, Quality, StackPath, StackTable};
 use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
 use std::collections::BTreeMap;
@@ -44,9 +44,9 @@ pub const TRUNCATED_STACK: &str = "[truncated stack]";
 
 /// The interned stacks of a session. Each frame has a number, as there are few frames in many stacks.
 pub trait Stacks {
-    /// Adds the numbers of a stack's frames to `numbers`, innermost first, among them some that are of no frame.
-    fn add_frames(&self, stack: StackId, numbers: &mut Vec<u32>);
-    /// The numbers that [`Self::add_frames`] gives for any of these stacks, in any order, some more than once.
+    /// Makes `path` that of a stack: the numbers of its frames, innermost first, among them some that are of no frame.
+    fn follow(&self, stack: StackId, path: &mut StackPath);
+    /// The numbers that [`Self::follow`] gives for any of these stacks, in any order, some more than once.
     fn frames_of_all(&self, stacks: &[StackId]) -> Vec<u32>;
     /// The frame with this number, if it is of one.
     fn frame(&self, number: u32) -> Option<Frame>;
@@ -55,8 +55,8 @@ pub trait Stacks {
 }
 
 impl Stacks for StackTable {
-    fn add_frames(&self, stack: StackId, numbers: &mut Vec<u32>) {
-        self.add_frame_numbers(stack, numbers);
+    fn follow(&self, stack: StackId, path: &mut StackPath) {
+        self.follow(stack, path);
     }
 
     fn frames_of_all(&self, stacks: &[StackId]) -> Vec<u32> {
@@ -153,7 +153,7 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unord
         }
     }
     let place = |number: &u32| places.get(*number as usize).copied().flatten();
-    let (mut numbers, mut list) = (Vec::new(), Vec::new());
+    let (mut path, mut list) = (StackPath::default(), Vec::new());
     let export = |&id: &StackId| {
         if id == StackId::EXISTING {
             list.clear();
@@ -161,10 +161,9 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unord
             let exported = tables.export(&mut locations, &mut list, Quality::Complete);
             return Exported { operator: Some(tables.strings.intern(BEFORE_ATTACH)), ..exported };
         }
-        numbers.clear();
-        input.stacks.add_frames(id, &mut numbers);
+        input.stacks.follow(id, &mut path);
         list.clear();
-        list.extend(numbers.iter().filter_map(place));
+        list.extend(path.numbers().iter().filter_map(place));
         tables.export(&mut locations, &mut list, input.stacks.quality(id))
     };
     let exported = stack_ids.iter().map(export).map(Packed::from).collect();
@@ -264,6 +263,9 @@ fn used_stacks(sites: &SiteTable, errors: &[HeapError]) -> Vec<StackId> {
     ids.dedup();
     ids
 }
+
+/// The number of no sample.
+const NO_SAMPLE: u32 = u32::MAX;
 
 /// What became of an interned stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -391,7 +393,9 @@ impl Tables {
         let mut threads: FxHashMap<u32, usize> = FxHashMap::default();
         let mut functions: FxHashMap<FunctionId, usize> = FxHashMap::default();
         let mut near = 0;
-        let mut index: HashTable<u32> = HashTable::with_capacity(sites.len());
+        // of each stack; most have no other
+        let mut first: Vec<u32> = vec![NO_SAMPLE; self.stacks.len()];
+        let mut index: HashTable<u32> = HashTable::new();
         let mut samples: Growing<Sample, SAMPLE> = Growing::default();
         for site in sites.into_rows() {
             let Some((at, exported)) = stacks.get_near(site.key.stack, near) else { continue };
@@ -406,10 +410,17 @@ impl Tables {
                 }
             };
             let sample = sample(&site, exported.stack, thread, alloc_fn);
+            let Some(first) = first.get_mut(exported.stack) else { continue };
+            if *first == NO_SAMPLE {
+                *first = samples.len() as u32;
+                samples.push(&sample);
+                continue;
+            }
             let hash = |sample: &Sample| FxBuildHasher.hash_one(key_of(sample));
             let known = |at: &u32| samples.get(*at as usize);
             let is_it = |at: &u32| known(at).is_some_and(|known| key_of(&known) == key_of(&sample));
-            if let Some(&at) = index.find(hash(&sample), is_it) {
+            let found = if is_it(first) { Some(*first) } else { index.find(hash(&sample), is_it).copied() };
+            if let Some(at) = found {
                 samples.change(at as usize, |known| known.add(&sample));
             } else {
                 let number = samples.len() as u32;

@@ -108,13 +108,37 @@ impl Numbers {
         }
     }
 
-    fn push(&mut self, number: u32) {
-        if let (Self::Narrow(numbers), Err(_)) = (&*self, u16::try_from(number)) {
-            *self = Self::Wide(numbers.iter().map(|number| u32::from(*number)).collect());
+    fn extend(&mut self, more: &[u32]) {
+        if more.iter().fold(0, |all, number| all | number) > u32::from(u16::MAX) {
+            self.widen();
         }
         match self {
-            Self::Narrow(numbers) => numbers.push(number as u16),
-            Self::Wide(numbers) => numbers.push(number),
+            Self::Narrow(numbers) => numbers.extend(more.iter().map(|number| *number as u16)),
+            Self::Wide(numbers) => numbers.extend_from_slice(more),
+        }
+    }
+
+    fn widen(&mut self) {
+        if let Self::Narrow(numbers) = self {
+            *self = Self::Wide(numbers.iter().map(|number| u32::from(*number)).collect());
+        }
+    }
+
+    /// Changes those of a range, the first one first.
+    fn change(&mut self, range: Range<usize>, change: &mut impl FnMut(u32) -> u32) {
+        for at in range {
+            let number = match self {
+                Self::Narrow(numbers) => numbers.get(at).map(|number| u32::from(*number)),
+                Self::Wide(numbers) => numbers.get(at).copied(),
+            };
+            let Some(number) = number.map(&mut *change) else { return };
+            if number > u32::from(u16::MAX) {
+                self.widen();
+            }
+            match self {
+                Self::Narrow(numbers) => numbers.get_mut(at).into_iter().for_each(|place| *place = number as u16),
+                Self::Wide(numbers) => numbers.get_mut(at).into_iter().for_each(|place| *place = number),
+            }
         }
     }
 
@@ -221,7 +245,7 @@ impl Stacks {
         // one of which nothing is known
         let (locations, quality) = if has_room { (locations, quality) } else { (&[][..], Quality::Truncated) };
         self.entries.push(Entry::new(self.locations.len(), locations.len(), quality));
-        locations.iter().for_each(|location| self.locations.push(*location));
+        self.locations.extend(locations);
         self.entries.len() - 1
     }
 
@@ -237,7 +261,7 @@ impl Stacks {
     pub fn replace(&mut self, number: usize, stack: Stack) {
         let Some(entry) = self.entries.get_mut(number) else { return };
         *entry = Entry::new(self.locations.len(), stack.locations.len(), stack.quality);
-        stack.locations.iter().for_each(|location| self.locations.push(*location));
+        self.locations.extend(&stack.locations);
         self.note(number, stack);
     }
 
@@ -285,13 +309,10 @@ impl Stacks {
         *known = leak.min(*known);
     }
 
-    /// Changes all locations, those of the first stack first.
+    /// Changes all locations, those of the first stack first. They stay where they are, which takes no other table.
     pub(super) fn change_locations(&mut self, mut change: impl FnMut(u32) -> u32) {
-        let before = std::mem::take(&mut self.locations);
-        for entry in &mut self.entries {
-            let range = entry.range();
-            entry.start = self.locations.len() as u32;
-            before.slice(range).for_each(|location| self.locations.push(change(location)));
+        for entry in &self.entries {
+            self.locations.change(entry.range(), &mut change);
         }
     }
 

@@ -54,6 +54,7 @@ use crate::maps::Mapping;
 use crate::memory::ReadMemory;
 use crate::session::process::Process;
 use crate::tracer::jump::region::{Region, SharedMapping};
+use crate::unwinder::LatestWalk;
 use clock::Clock;
 pub(super) use drain::Drained;
 use facts::KnownFacts;
@@ -153,6 +154,8 @@ pub(super) struct Jump {
     tails: Tails,
     /// Room for a list that is taken.
     listed: Vec<u64>,
+    /// The list that was taken last.
+    latest: LatestWalk,
     merge: Merge,
     /// How many records the ring of each cell has room for.
     rings: Vec<u64>,

@@ -4,18 +4,21 @@
 //! address), and a stack's id is the node of its outermost frame. Nodes are never removed and ids never change.
 //!
 //! A node that stands right behind its parent, as all but the first of a new stack's do, is found there, is in no
-//! bucket of the index, and takes four bytes: the number of its
-//! frame, as there are few frames in many stacks. The first takes eight more, and two in the index. Where each node has
+//! list, and takes four bytes: the number of its frame, as there are few frames in many stacks. The first takes eight
+//! more. It is in a list with others whose parents are near its own, or, where these have many, in an index: what was
+//! met at about the same time is looked up without a look at memory elsewhere. Where each node has
 //! a frame of its own, a node takes 24 bytes at most.
 
 mod chunked;
 mod index;
 mod nodes;
+mod path;
 
 use super::{Frame, Quality};
 use crate::addr::{Addr, FrameAddr, ModuleId, StackId};
 use index::Index;
-use nodes::{Frames, Nodes, hash_of_node};
+use nodes::{Frames, MOST_LISTED, Nodes, hash_of_node};
+pub use path::StackPath;
 use rustc_hash::FxHashMap;
 
 /// Bits of an address that are kept: the canonical user and kernel addresses with five page table levels.
@@ -75,7 +78,7 @@ pub struct StackTable {
     /// The root comes with the first frame: an empty table takes no memory.
     nodes: Nodes,
     frames: Frames,
-    /// Of the nodes that do not stand right behind their parents.
+    /// Of the nodes that neither stand right behind their parents nor are in a list.
     index: Index,
 }
 
@@ -95,7 +98,7 @@ impl StackTable {
     /// `parent` itself is returned.
     pub fn child(&mut self, parent: StackId, frame: Frame, guessed: bool) -> StackId {
         let kind = if matches!(frame.addr, FrameAddr::Return(_)) { RETURN } else { 0 };
-        let inherited = self.node(parent).word & GUESSED;
+        let inherited = self.word(parent) & GUESSED;
         let word = frame.addr.raw().0 & ADDR_MASK | kind | inherited | if guessed { GUESSED } else { 0 };
         self.intern(parent, word, frame.module)
     }
@@ -118,7 +121,7 @@ impl StackTable {
 
     /// How far `stack` can be trusted. The empty stack is truncated.
     pub fn quality(&self, stack: StackId) -> Quality {
-        let word = self.node(stack).word;
+        let word = self.word(stack);
         if word & TRUNCATED != 0 || stack == StackId::EMPTY {
             Quality::Truncated
         } else if word & GUESSED != 0 {
@@ -263,6 +266,11 @@ impl StackTable {
         self.get(stack).unwrap_or(StackNode { parent: StackId::EMPTY, word: 0, module: ModuleId(0) })
     }
 
+    /// See [`StackNode::word`]; 0 of the empty stack, and of ids that were never given.
+    fn word(&self, stack: StackId) -> u64 {
+        self.nodes.frame(stack.0).map_or(0, |frame| self.frames.get(frame).0)
+    }
+
     /// The nodes from `stack` down to the innermost frame.
     fn path(&self, stack: StackId) -> impl Iterator<Item = StackNode> {
         let mut at = stack;
@@ -291,8 +299,17 @@ impl StackTable {
             self.nodes.push(frame, None);
             return StackId(id);
         }
-        let hash = hash_of_node(parent.0, frame);
         let is_it = |at: u32| nodes.frame(at) == Some(frame) && nodes.parent(at) == parent.0;
+        let length = match nodes.listed(parent.0, is_it) {
+            Ok(known) => return StackId(known),
+            Err(length) => length,
+        };
+        if length < MOST_LISTED {
+            self.nodes.push(frame, Some(parent.0));
+            self.nodes.list(parent.0, id);
+            return StackId(id);
+        }
+        let hash = hash_of_node(parent.0, frame);
         if let Some(known) = self.index.find(nodes, hash, is_it) {
             return StackId(known);
         }
@@ -371,12 +388,14 @@ mod tests {
             stacks.push(if n % 11 == 0 { table.truncated(stack) } else { stack });
         }
         let some: Vec<StackId> = stacks.iter().copied().step_by(50).collect();
-        let (mut numbers, mut all) = (Vec::new(), std::collections::BTreeSet::new());
+        let (mut numbers, mut all, mut path) = (Vec::new(), std::collections::BTreeSet::new(), StackPath::default());
         for stack in &some {
             numbers.clear();
             numbers.push(7);
             table.add_frame_numbers(*stack, &mut numbers);
             assert_eq!(numbers.remove(0), 7, "what was there stays");
+            table.follow(*stack, &mut path);
+            assert_eq!(path.numbers(), numbers);
             let frames: Vec<Frame> = numbers.iter().filter_map(|number| table.frame_of_number(*number)).collect();
             assert_eq!(frames, table.frames(*stack));
             all.extend(numbers.iter().copied());
@@ -384,6 +403,32 @@ mod tests {
         assert_eq!(table.frame_numbers_of_all(&some), Vec::from_iter(all));
         assert_eq!((table.frame_of_number(0), table.frame_of_number(1 << 30)), (None, None));
         assert!(table.frame_numbers_of_all(&[StackId::EMPTY, StackId::EXISTING, StackId(1 << 30)]).is_empty());
+    }
+
+    /// Whatever the order of the stacks, and also of those that there are not.
+    #[test]
+    fn a_path_has_the_frames_of_the_stack_that_was_followed_last() {
+        let mut table = StackTable::new();
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut stacks = vec![StackId::EMPTY, StackId::EXISTING, StackId(1 << 30)];
+        for _ in 0..2_000 {
+            let parent = stacks[stacks.len().saturating_sub(1 + random(12))];
+            let parent = if table.contains(parent) { parent } else { StackId::EMPTY };
+            stacks.push(table.child(parent, frame(0x1000 + random(5) as u64), false));
+        }
+        let (mut path, mut numbers) = (StackPath::default(), Vec::new());
+        for round in 0..6_000 {
+            let stack = if round < stacks.len() { stacks[round] } else { stacks[random(stacks.len())] };
+            table.follow(stack, &mut path);
+            numbers.clear();
+            table.add_frame_numbers(stack, &mut numbers);
+            assert_eq!(path.numbers(), numbers);
+        }
+        assert!(table.depth(stacks[2_000]) > 20);
     }
 
     #[test]

@@ -531,7 +531,7 @@ fn listed_callers_make_the_stack_that_is_unwound() {
     let mut unwinder = unwinder();
     let found = unwinder.unwind(&regs, &mut stack.0, true, 100);
     let frames = unwinder.stacks().frames(found.stack);
-    let callers: Vec<Addr> = frames.iter().map(|frame| frame.addr.raw()).collect();
+    let callers: Vec<u64> = frames.iter().map(|frame| frame.addr.raw().0).collect();
     let is_plain = |frame: &&Frame| matches!(unwinder.known_rule(frame.addr), Some(Rule::Compact { .. }));
     let plain = frames.iter().take_while(is_plain).count();
     assert!((2..frames.len()).contains(&plain), "{plain} of {}", frames.len());
@@ -543,20 +543,79 @@ fn listed_callers_make_the_stack_that_is_unwound() {
     for (taken, part) in parts.iter().enumerate().take(plain) {
         let mut shown = Vec::new();
         let mut visit = |parent, child, frame: Frame, _| shown.push((parent, child, frame));
-        let made = unwinder.extend(*part, callers[taken..plain].iter().copied(), 100, &mut visit);
+        let made = unwinder.extend(*part, &callers[taken..plain], 100, &mut LatestWalk::default(), &mut visit);
         assert_eq!(made.map(|made| (made.stack, made.depth)), Some((parts[plain], plain as u32)));
         let expected: Vec<_> = (taken..plain).map(|at| (parts[at], parts[at + 1], frames[at])).collect();
         assert_eq!(shown, expected);
     }
     let cut = unwinder.unwind(&regs, &mut stack.0, true, 1);
-    let listed = callers.iter().copied();
-    assert_eq!(unwinder.extend(StackId::EMPTY, listed.clone(), 1, &mut |_, _, _, _| {}), Some(cut));
+    let extend = |unwinder: &mut Unwinder, parent, callers: &[u64], depth| {
+        unwinder.extend(parent, callers, depth, &mut LatestWalk::default(), &mut |_, _, _, _| {})
+    };
+    assert_eq!(extend(&mut unwinder, StackId::EMPTY, &callers, 1), Some(cut));
     assert_eq!(cut.quality, Quality::Truncated);
     let has_more = frames[plain..]
         .iter()
         .any(|frame| !matches!(unwinder.known_rule(frame.addr), Some(Rule::Compact { .. } | Rule::Outermost)));
-    assert_eq!(unwinder.extend(StackId::EMPTY, listed, 100, &mut |_, _, _, _| {}).is_none(), has_more);
+    assert_eq!(extend(&mut unwinder, StackId::EMPTY, &callers, 100).is_none(), has_more);
     let unknown = StackId(1 << 20);
-    assert_eq!(unwinder.extend(unknown, callers[..1].iter().copied(), 100, &mut |_, _, _, _| {}), None, "no stack");
-    assert_eq!(unwinder.extend(StackId::EMPTY, [Addr(0x1234)].into_iter(), 100, &mut |_, _, _, _| {}), None, "no rule");
+    assert_eq!(extend(&mut unwinder, unknown, &callers[..1], 100), None, "no stack");
+    assert_eq!(extend(&mut unwinder, StackId::EMPTY, &[0x1234], 100), None, "no rule");
+}
+
+/// Whoever knows what was found last finds the same, and is shown new frames only; not after rules were forgotten.
+#[test]
+fn what_was_listed_last_is_not_looked_up_again() {
+    let (regs, mut stack) = long_stack();
+    let mut unwinder = unwinder();
+    let found = unwinder.unwind(&regs, &mut stack.0, true, 100);
+    let frames = unwinder.stacks().frames(found.stack);
+    let ends = |rule: Option<Rule>| rule == Some(Rule::Outermost);
+    let of_rule = |is_wanted: &dyn Fn(Option<Rule>) -> bool| -> Vec<u64> {
+        let wanted = frames.iter().filter(|frame| is_wanted(unwinder.known_rule(frame.addr)));
+        wanted.map(|frame| frame.addr.raw().0).collect()
+    };
+    let plain = of_rule(&|rule| matches!(rule, Some(Rule::Compact { .. })));
+    let mut callers: Vec<u64> = plain.iter().copied().take(3).collect();
+    callers.extend(of_rule(&ends));
+    // one that nothing is known of
+    callers.push(0x1234);
+    let mut latest = LatestWalk::default();
+    let mut state = 1u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    let mut list: Vec<u64> = Vec::new();
+    let (mut parents, mut known) = (vec![StackId::EMPTY], 0);
+    for round in 0..20_000 {
+        list.truncate(random(9));
+        list.extend((0..random(4)).map(|_| callers[if random(8) == 0 { random(callers.len()) } else { random(2) }]));
+        let parent = parents[random(parents.len())];
+        let max_depth = 7;
+        let (mut shown, mut all) = (Vec::new(), Vec::new());
+        let mut nothing = LatestWalk::default();
+        let made = unwinder
+            .extend(parent, &list, max_depth, &mut latest, &mut |_, child, frame, _| shown.push((child, frame)));
+        let anew =
+            unwinder.extend(parent, &list, max_depth, &mut nothing, &mut |_, child, frame, _| all.push((child, frame)));
+        assert_eq!(
+            (made, latest.stack(), latest.depth()),
+            (anew, nothing.stack(), nothing.depth()),
+            "{round}: {list:x?}"
+        );
+        assert!(all.ends_with(&shown));
+        known += all.len() - shown.len();
+        if parents.len() < 40 {
+            parents.extend(all.iter().map(|(stack, _)| *stack));
+        }
+    }
+    assert!(known > 1_000, "{known} frames");
+    let one = &plain[..1];
+    let mut extend = |unwinder: &mut Unwinder| {
+        unwinder.extend(StackId::EMPTY, one, 100, &mut latest, &mut |_, _, _, _| {}).is_some()
+    };
+    assert!(extend(&mut unwinder));
+    unwinder.add_module(module(0));
+    assert!(!extend(&mut unwinder), "its rule may be another one now");
 }

@@ -39,28 +39,35 @@ impl Unwinder {
         Unwound { stack, depth, quality: self.stacks.quality(stack) }
     }
 
-    /// The stack `parent` with these callers, the innermost first, as somebody else has walked on by the rules that are known ([`Self::known_rule`]), and to the walk's
-    /// end; at most `max_depth` frames in all are taken. `visit` is shown each new frame: the stack without it, with it, its address, module and rule.
+    /// The stack `parent` with these callers, the innermost first, as somebody else has walked on by the rules that are
+    /// known ([`Self::known_rule`]), and to the walk's end; at most `max_depth` frames in all are taken. `latest` has
+    /// what was found last time: frames that are there are not looked up again. `visit` is shown each other frame: the
+    /// stack without it, with it, its address, module and rule.
     ///
     /// None if `parent` is no stack of the table, which would make a circle of it later, or if there is a caller that no rule is known of, or whose rule needs more
     /// than the stack.
     pub fn extend(
         &mut self,
         parent: StackId,
-        callers: impl Iterator<Item = Addr>,
+        callers: &[u64],
         max_depth: u32,
+        latest: &mut LatestWalk,
         visit: &mut dyn FnMut(StackId, StackId, Frame, Rule),
     ) -> Option<Unwound> {
-        if parent != StackId::EMPTY {
-            self.stacks.get(parent)?;
+        if parent != StackId::EMPTY && !self.stacks.contains(parent) {
+            return None;
         }
-        let mut stack = parent;
-        let mut depth = self.stacks.depth(parent);
-        for caller in callers {
+        let known = latest.go_back_to(parent, callers, self.forgotten, || self.stacks.depth(parent));
+        let mut stack = latest.stack();
+        let mut depth = latest.depth();
+        // Where the outermost frame is among those that are known, the walk ends with it.
+        let is_over = latest.is_whole && known > 0;
+        for &caller in callers.get(known..).filter(|_| !is_over).unwrap_or_default() {
             if depth >= max_depth {
                 stack = self.stacks.truncated(stack);
                 break;
             }
+            let caller = Addr(caller);
             let addr = FrameAddr::Return(caller);
             let (rule, module) = self.rules.get(&addr.lookup()).copied()?;
             if !matches!(rule, Rule::Compact { .. } | Rule::Outermost) || !is_canonical(caller) {
@@ -69,12 +76,70 @@ impl Unwinder {
             let frame = Frame { addr, module };
             let child = self.stacks.child(stack, frame, false);
             visit(stack, child, frame, rule);
+            latest.frames.push((caller.0, child));
+            latest.is_whole = rule == Rule::Outermost;
             stack = child;
             depth += 1;
-            if rule == Rule::Outermost {
+            if latest.is_whole {
                 break;
             }
         }
         Some(Unwound { stack, depth, quality: self.stacks.quality(stack) })
+    }
+}
+
+/// The stack that [`Unwinder::extend`] has found last, frame by frame: the next one mostly is the same, but for some of
+/// its outer frames. The most frames that stacks may have are the same for all.
+#[derive(Debug)]
+pub struct LatestWalk {
+    /// Where it begins, and how many frames that stack has.
+    start: StackId,
+    start_depth: u32,
+    /// The callers from there on, each with the stack that ends with it. Their ids ascend.
+    frames: Vec<(u64, StackId)>,
+    /// The last of them is the outermost frame.
+    is_whole: bool,
+    /// How often rules had been forgotten when it was found.
+    forgotten: u32,
+}
+
+impl Default for LatestWalk {
+    fn default() -> Self {
+        Self { start: StackId::EMPTY, start_depth: 0, frames: Vec::new(), is_whole: false, forgotten: 0 }
+    }
+}
+
+impl LatestWalk {
+    /// Keeps the frames up to the stack `parent`, and those behind it that are these callers: so many are known.
+    fn go_back_to(&mut self, parent: StackId, callers: &[u64], forgotten: u32, depth: impl FnOnce() -> u32) -> usize {
+        let below = if parent == self.start {
+            Some(0)
+        } else {
+            self.frames.binary_search_by_key(&parent, |(_, stack)| *stack).ok().map(|at| at + 1)
+        };
+        // what follows an outermost frame, if anything does, is no part of its walk
+        let is_outermost = |below: &usize| self.is_whole && *below == self.frames.len();
+        let Some(below) = below.filter(|below| forgotten == self.forgotten && !is_outermost(below)) else {
+            self.frames.clear();
+            *self = Self { start: parent, start_depth: depth(), forgotten, is_whole: false, ..std::mem::take(self) };
+            return 0;
+        };
+        let behind = self.frames.get(below..).unwrap_or_default();
+        let known = behind.iter().zip(callers).take_while(|((known, _), caller)| known == *caller).count();
+        if below + known < self.frames.len() {
+            self.frames.truncate(below + known);
+            self.is_whole = false;
+        }
+        known
+    }
+
+    /// The stack that was found, without a mark of its end.
+    pub fn stack(&self) -> StackId {
+        self.frames.last().map_or(self.start, |(_, stack)| *stack)
+    }
+
+    /// How many frames that has.
+    pub(super) fn depth(&self) -> u32 {
+        self.start_depth.saturating_add(self.frames.len() as u32)
     }
 }

@@ -22,8 +22,9 @@ pub fn normalize(profile: &mut Profile) {
         (Reverse(sample.allocated.bytes), Reverse(sample.deallocated.bytes), rank(sample.stack), index)
     };
     let mut order: Vec<_> = (0..).zip(profile.samples.iter()).map(key).collect();
+    let samples = &profile.samples;
     order.sort_unstable_by(|(bytes_a, freed_a, rank_a, a), (bytes_b, freed_b, rank_b, b)| {
-        let sample = |index: u32| profile.samples.get(index as usize);
+        let sample = |index: u32| samples.get(index as usize);
         let rest = || sample(*a).zip(sample(*b)).map_or(Ordering::Equal, |(a, b)| compare(&a, &b));
         (bytes_a, freed_a, rank_a).cmp(&(bytes_b, freed_b, rank_b)).then_with(rest).then(a.cmp(b))
     });
@@ -112,23 +113,37 @@ fn leaks_order(site: &LeakSite) -> impl Ord + use<> {
 fn stack_ranks(stacks: &Stacks, of_location: &[u32]) -> Vec<u32> {
     let rank = |location: u32| of_location.get(location as usize).copied();
     let locations = |stack: u32| stacks.locations(stack as usize).filter_map(rank);
-    // Most are told apart by their innermost frames, which are compared without a look elsewhere.
-    let innermost = |stack: u32| -> [u32; 4] {
+    // Most are told apart by their innermost frames, which are compared without a look elsewhere: as many as there are
+    // bits for.
+    let bits = u32::BITS - (of_location.iter().max().copied().unwrap_or(0).saturating_add(1)).leading_zeros();
+    let frames = INNERMOST_BITS / bits;
+    let innermost = |stack: u32| {
         let mut ranks = locations(stack);
-        std::array::from_fn(|_| ranks.next().map_or(0, |rank| rank.saturating_add(1)))
+        let next = |key: u128, _| key << bits | ranks.next().map_or(0, |rank| u128::from(rank.saturating_add(1)));
+        (0..frames).fold(0, next)
     };
-    let mut order: Vec<([u32; 4], u32)> = (0..stacks.len() as u32).map(|stack| (innermost(stack), stack)).collect();
-    order.sort_unstable_by(|&(key_a, a), &(key_b, b)| {
-        key_a.cmp(&key_b).then_with(|| locations(a).cmp(locations(b))).then(a.cmp(&b))
-    });
+    let key = |stack: u32| -> [u64; 2] {
+        let key = innermost(stack) << 32 | u128::from(stack);
+        [(key >> 64) as u64, key as u64]
+    };
+    let mut order: Vec<[u64; 2]> = (0..stacks.len() as u32).map(key).collect();
+    let number = |key: [u64; 2]| key[1] as u32;
+    let compare = |a: &[u64; 2], b: &[u64; 2]| {
+        let rest = || locations(number(*a)).skip(frames as usize).cmp(locations(number(*b)).skip(frames as usize));
+        (a[0], a[1] >> 32).cmp(&(b[0], b[1] >> 32)).then_with(rest).then(number(*a).cmp(&number(*b)))
+    };
+    order.sort_unstable_by(compare);
     let mut ranks = vec![0; order.len()];
-    for (rank, (_, stack)) in (0..).zip(order) {
-        if let Some(slot) = ranks.get_mut(stack as usize) {
+    for (rank, key) in (0..).zip(order) {
+        if let Some(slot) = ranks.get_mut(number(key) as usize) {
             *slot = rank;
         }
     }
     ranks
 }
+
+/// Bits of the key by which stacks are compared first.
+const INNERMOST_BITS: u32 = 96;
 
 /// For each location its place in the order of names; those that compare equal share one.
 fn location_ranks(functions: &[Function], locations: &[Location]) -> Vec<u32> {

@@ -34,6 +34,7 @@ use crate::tracer::jump::region::{Region, SetUpError};
 use crate::tracer::jump::routine;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
+use crate::unwinder::LatestWalk;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::{Duration, Instant};
 
@@ -249,6 +250,7 @@ impl Process {
             rules: Rules::default(),
             tails: Tails::default(),
             listed: Vec::new(),
+            latest: LatestWalk::default(),
             merge: Merge::default(),
             rings: vec![RING_LEAST; CELLS as usize],
             cells: (0..CELLS).map(|_| None).collect(),

@@ -15,7 +15,7 @@ use crate::session::process::Process;
 use crate::session::space::OriginalMemory;
 use crate::tracer::jump::region::SharedMapping;
 use crate::unwinder::rule::{Base, CALLEE_SAVED, Rule, SAME};
-use crate::unwinder::{Quality, Unwound};
+use crate::unwinder::{LatestWalk, Quality, Unwound};
 use std::ops::Range;
 
 impl Process {
@@ -93,14 +93,17 @@ impl Process {
     fn take_list(&mut self, jump: &mut Jump, parent: StackId, listed: &[u64]) -> Option<StackId> {
         let unwinder = &mut self.space.unwinder;
         let shared = &jump.region.mapping;
-        let callers = listed.iter().map(|caller| Addr(*caller));
-        let mut last = parent;
-        let unwound =
-            unwinder.extend(parent, callers, self.settings.max_depth, &mut |parent, stack, frame, rule| {
-                jump.nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
-                last = stack;
-            })?;
-        let stack = unwound.stack;
+        let nodes = &mut jump.nodes;
+        let unwound = unwinder.extend(
+            parent,
+            listed,
+            self.settings.max_depth,
+            &mut jump.latest,
+            &mut |parent, stack, frame, rule| {
+                nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
+            },
+        )?;
+        let (stack, last) = (unwound.stack, jump.latest.stack());
         if stack != last {
             // too deep: all walks end there
             jump.nodes.end_at(shared, last.0, stack.0);
@@ -175,6 +178,7 @@ impl Process {
         let JumpState::On(jump) = &mut self.jump else { return };
         jump.facts.clear();
         jump.callers.clear();
+        jump.latest = LatestWalk::default();
         let space = &self.space;
         let stacks = space.unwinder.stacks();
         let is_stale = |id: &u32| {

@@ -17,11 +17,18 @@ struct Group {
     before: u32,
 }
 
+/// Parents whose children, but for those right behind them, are in one list: they mostly are near each other, as the
+/// parents are.
+const FAMILY: usize = 16;
+
+/// So many children such a list has at most. Others are in the index.
+pub(super) const MOST_LISTED: usize = 16;
+
 /// What is to be known of a node that does not stand right behind its parent.
 #[derive(Clone, Copy, Default, Debug)]
 struct Branch {
     parent: u32,
-    /// The next node of the same bucket.
+    /// The next node of the same list, or bucket.
     next: u32,
 }
 
@@ -31,6 +38,8 @@ pub(super) struct Nodes {
     frames: Chunked<u32>,
     groups: Chunked<Group>,
     branches: Chunked<Branch>,
+    /// The first of the list of each [`FAMILY`] of parents; 0: none.
+    lists: Chunked<u32>,
 }
 
 impl Nodes {
@@ -39,7 +48,12 @@ impl Nodes {
     }
 
     pub(super) fn view(&mut self) -> Self {
-        Self { frames: self.frames.view(), groups: self.groups.view(), branches: self.branches.view() }
+        Self {
+            frames: self.frames.view(),
+            groups: self.groups.view(),
+            branches: self.branches.view(),
+            lists: self.lists.view(),
+        }
     }
 
     /// The number of the node's frame.
@@ -65,6 +79,9 @@ impl Nodes {
     /// Adds a node: right behind its parent, where `parent` is None.
     pub(super) fn push(&mut self, frame: u32, parent: Option<u32>) {
         let at = self.frames.len();
+        if at.is_multiple_of(FAMILY) {
+            self.lists.push(0);
+        }
         if at.is_multiple_of(GROUP) {
             self.groups.push(Group { bits: 0, before: self.branches.len() as u32 });
         }
@@ -77,9 +94,32 @@ impl Nodes {
         }
     }
 
+    /// Looks for a child of `parent` in its list: the child, or how long the list is.
+    #[inline]
+    pub(super) fn listed(&self, parent: u32, is_it: impl Fn(u32) -> bool) -> Result<u32, usize> {
+        let mut at = self.lists.get(parent as usize / FAMILY).unwrap_or_default();
+        let mut length = 0;
+        while at != 0 {
+            if is_it(at) {
+                return Ok(at);
+            }
+            at = self.next(at);
+            length += 1;
+        }
+        Err(length)
+    }
+
+    /// Puts a node that is in no list yet into that of its parent.
+    pub(super) fn list(&mut self, parent: u32, node: u32) {
+        if let Some(first) = self.lists.get_mut(parent as usize / FAMILY) {
+            let next = std::mem::replace(first, node);
+            self.set_next(node, next);
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.frames.bytes() + self.groups.bytes() + self.branches.bytes()
+        self.frames.bytes() + self.groups.bytes() + self.branches.bytes() + self.lists.bytes()
     }
 }
 

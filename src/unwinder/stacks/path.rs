@@ -1,0 +1,57 @@
+//! The frames of one stack after the other: ids ascend from a stack to those that it is the beginning of, so that what
+//! two of them have in common is found at once, and only the rest is read.
+
+use super::StackTable;
+use crate::addr::StackId;
+
+/// The stack that was looked at last.
+#[derive(Debug, Default)]
+pub struct StackPath {
+    /// Its nodes, the innermost first: they ascend.
+    nodes: Vec<u32>,
+    /// The numbers of their frames.
+    numbers: Vec<u32>,
+    /// Room for those that are new.
+    new: Vec<(u32, u32)>,
+}
+
+impl StackPath {
+    /// The numbers of the stack's frames, as [`StackTable::add_frame_numbers`] adds them.
+    pub fn numbers(&self) -> &[u32] {
+        &self.numbers
+    }
+
+    /// A stack of these frames, of which nothing else is known.
+    #[cfg(test)]
+    pub fn of(numbers: Vec<u32>) -> Self {
+        Self { numbers, ..Self::default() }
+    }
+}
+
+impl StackTable {
+    /// Makes `path` that of another stack.
+    pub fn follow(&self, stack: StackId, path: &mut StackPath) {
+        let StackPath { nodes, numbers, new } = path;
+        let mut at = stack.0;
+        while at != 0
+            && let Some(frame) = self.nodes.frame(at)
+        {
+            while nodes.last().is_some_and(|last| *last > at) {
+                nodes.pop();
+            }
+            if nodes.last() == Some(&at) {
+                break;
+            }
+            new.push((at, frame));
+            at = self.nodes.parent(at);
+        }
+        if at == 0 || self.nodes.frame(at).is_none() {
+            nodes.clear();
+        }
+        numbers.truncate(nodes.len());
+        for (node, frame) in new.drain(..).rev() {
+            nodes.push(node);
+            numbers.push(frame);
+        }
+    }
+}
