@@ -13,7 +13,7 @@ use super::{
 };
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, SiteTable, Snapshot};
-use crate::packed::Growing;
+use crate::packed::PackedBuilder;
 use crate::profile::course::Course;
 use crate::unwinder::{Frame, Quality, StackTable};
 use hashbrown::HashTable;
@@ -392,7 +392,7 @@ impl Tables {
         let mut functions: FxHashMap<FunctionId, usize> = FxHashMap::default();
         let mut near = 0;
         let mut index: HashTable<u32> = HashTable::with_capacity(sites.len());
-        let mut samples: Growing<Sample, SAMPLE> = Growing::default();
+        let mut samples: PackedBuilder<Sample, SAMPLE> = PackedBuilder::default();
         for site in sites.into_rows() {
             let Some((at, exported)) = stacks.get_near(site.key.stack, near) else { continue };
             near = at;
