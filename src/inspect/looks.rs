@@ -127,7 +127,10 @@ fn look_once<T: Send>(
         let copied = heap.is_none();
         let of_heap = match (heap, &copy) {
             (Some(heap), _) => Ok(heap),
-            (None, Some(copy)) => copy.memory().map(|mut memory| read_heap(&seen, &mut memory)),
+            (None, Some(copy)) => copy.memory().map(|mut memory| {
+                memory.wait_for_no_servers(seen.tid, &seen.mappings);
+                read_heap(&seen, &mut memory)
+            }),
             (None, None) => Ok((None, None)),
         };
         if copied && copy.as_ref().is_some_and(Copy::has_outlived_its_program) {

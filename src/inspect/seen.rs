@@ -116,6 +116,7 @@ impl Seen {
     pub(super) fn memory(&self) -> Result<TargetMemory> {
         let mut memory = TargetMemory::open(self.pid, self.tid)?.keeping_shared();
         memory.new_stop(self.tid);
+        memory.wait_for_no_servers(self.tid, &self.mappings);
         Ok(memory)
     }
 

@@ -373,7 +373,9 @@ impl Process {
         let blocks = model.live_blocks().collect();
         // those who serve faults may stand still, too
         self.space.memory.wait_for_no_faults(procfs::serves_faults(self.pid));
+        self.space.memory.wait_for_no_servers(self.space.memory.reader(), &sources.mappings);
         let read = sources.read(blocks, site, &mut self.space.original_memory());
+        self.space.memory.wait_for_servers();
         self.space.memory.wait_for_no_faults(false);
         read
     }
