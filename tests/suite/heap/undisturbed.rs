@@ -45,14 +45,13 @@ fn a_process_does_not_stand_because_heaptrace_is_stopped() {
 
 /// The kernel's calls with a limit of time that it does not take up again, as the sleepers' arguments: alone, and those
 /// that the C library makes in another way where there are other threads.
-const TIMED: [&[&str]; 9] = [
+const TIMED: [&[&str]; 8] = [
     &["epoll_wait"],
     &["epoll_pwait2"],
     &["semtimedop"],
     &["sigtimedwait"],
     &["io_getevents"],
     &["io_pgetevents"],
-    &["recvmmsg"],
     &["epoll_wait", "among threads"],
     &["sigtimedwait", "among threads"],
 ];
