@@ -49,7 +49,7 @@ pub(super) fn registered_stack(stack: Range<Addr>, memory: &mut dyn ReadMemory) 
     // the kernel aligns frames so that their second word begins at a multiple of sixteen bytes
     let mut at = (stack.start.0 & !15).saturating_add(8);
     if at < stack.start.0 {
-        at += 16;
+        at = at.saturating_add(16);
     }
     let mut bytes = vec![0; PIECE + HEAD];
     while at < end {
