@@ -116,6 +116,8 @@ pub struct Roots {
     pub stale: Vec<Range<Addr>>,
     /// Where else the kernel may hold pointers.
     pub untold: Vec<Untold>,
+    /// Of how many threads it is not known where their signal stacks lie.
+    pub unasked_threads: usize,
 }
 
 /// What pointers into the inside of blocks are worth.

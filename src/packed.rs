@@ -193,24 +193,24 @@ impl<'a, R: Row<N>, const N: usize> IntoIterator for &'a Packed<R, N> {
 
 /// A table that is being made, of whose rows some are changed after they were added. Those lie apart until they are
 /// many.
-pub struct Growing<R, const N: usize> {
+pub struct PackedBuilder<R, const N: usize> {
     rows: Packed<R, N>,
     changed: FxHashMap<u32, R>,
 }
 
-impl<R, const N: usize> fmt::Debug for Growing<R, N> {
+impl<R, const N: usize> fmt::Debug for PackedBuilder<R, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Growing").field("len", &self.rows.len).finish_non_exhaustive()
+        f.debug_struct("PackedBuilder").field("len", &self.rows.len).finish_non_exhaustive()
     }
 }
 
-impl<R, const N: usize> Default for Growing<R, N> {
+impl<R, const N: usize> Default for PackedBuilder<R, N> {
     fn default() -> Self {
         Self { rows: Packed::default(), changed: FxHashMap::default() }
     }
 }
 
-impl<R: Row<N> + Clone, const N: usize> Growing<R, N> {
+impl<R: Row<N> + Clone, const N: usize> PackedBuilder<R, N> {
     /// So many rows lie apart at least before they are packed, and this part of all.
     const APART: usize = 1 << 14;
     const PART: usize = 8;
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn changes_are_packed_as_they_become_many() {
-        let mut growing: Growing<Three, 3> = Growing::default();
+        let mut growing: PackedBuilder<Three, 3> = PackedBuilder::default();
         let mut plain = Vec::new();
         for n in 0..60_000_u64 {
             let row = Three([n, 0, 1]);
@@ -388,7 +388,7 @@ mod tests {
             growing.change(at, |row| row.0[1] += n);
             plain[at].0[1] += n;
             assert_eq!(growing.get(at).as_ref(), plain.get(at));
-            assert!(growing.changed.len() < Growing::<Three, 3>::APART);
+            assert!(growing.changed.len() < PackedBuilder::<Three, 3>::APART);
         }
         growing.change(60_000, |_| panic!("there is no such row"));
         assert_eq!((growing.len(), growing.get(60_000)), (plain.len(), None));

@@ -38,6 +38,7 @@ pub mod rawregs;
 pub mod remote;
 pub mod root;
 pub mod seize;
+mod servedfiles;
 pub mod sigtrap_fallback;
 pub mod socket;
 pub mod standstill;

@@ -166,9 +166,21 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
     for sentence in doubt_sentences(&doubts(report.scan)) {
         let _ = writeln!(out, "{}", text::wrap(&sentence, 0, WIDTH));
     }
-    let untold: Vec<String> = report.scan.untold().into_iter().map(|untold| untold.name().to_owned()).collect();
+    let unasked = report.scan.unasked_threads() as u64;
+    let words = |untold: Untold| match untold {
+        Untold::SignalStacks => format!("{} of {}", untold.name(), plural(unasked, "thread")),
+        _ => untold.name().to_owned(),
+    };
+    let untold: Vec<String> = report.scan.untold().into_iter().map(words).collect();
     if let Some(sentence) = untold_sentence(&untold) {
         let _ = writeln!(out, "{}", text::wrap(&sentence, 0, WIDTH));
+    }
+    if unasked > 0 && report.stood_ns.is_some() {
+        let line = format!(
+            "{} could not be asked for their signal stacks: what only handlers that have returned left there is not reported.",
+            plural(unasked, "thread")
+        );
+        let _ = writeln!(out, "{}", text::wrap(&line, 0, WIDTH));
     }
     if report.findings > 0 {
         let why = if report.in_motion { ", as threads were changing it" } else { "" };
@@ -230,6 +242,7 @@ pub fn json(report: &LostReport<'_>) -> String {
     leaks.insert("unreadable_bytes".to_owned(), json!(report.scan.unreadable_bytes()));
     let untold: Vec<&str> = report.scan.untold().into_iter().map(Untold::name).collect();
     leaks.insert("untold".to_owned(), json!(untold));
+    leaks.insert("unasked_threads".to_owned(), json!(report.scan.unasked_threads()));
     let doubts = doubts(report.scan).told();
     let doubts =
         doubts.iter().map(|(doubt, of)| json!({ "doubt": doubt.name(), "blocks": of.blocks, "bytes": of.bytes }));

@@ -2,7 +2,7 @@
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
 use super::telling::NameTraits;
-use crate::packed::{Growing, Packed, Row};
+use crate::packed::{Packed, PackedBuilder, Row};
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
@@ -325,7 +325,7 @@ impl<'a> View<'a> {
     fn sum_up(&self) -> Sites {
         let names = self.names();
         let mut known: Vec<u32> = vec![NO_SITE; self.profile.stacks.len()];
-        let mut sites: Growing<StackTotals, TOTALS> = Growing::default();
+        let mut sites: PackedBuilder<StackTotals, TOTALS> = PackedBuilder::default();
         // of each site, so that the table holds four bytes a site
         let mut hashes: Vec<u64> = Vec::new();
         let mut by_names: HashTable<u32> = HashTable::new();

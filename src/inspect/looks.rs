@@ -10,7 +10,8 @@ use super::seen::Seen;
 use crate::addr::Addr;
 use crate::heapwalk::{Fault, Finding, Walk};
 use crate::maps::Mapping;
-use crate::tracer::copy::{Copy, Means};
+use crate::tracer::copy::{self, Copy, Means};
+use crate::tracer::kernelheld;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::standstill::{self, Standstill};
 use crate::tracer::{Result, TracerError};
@@ -54,7 +55,8 @@ pub(super) fn look<T: Send>(
     purpose: Purpose,
     read: impl Fn(&Seen, &Walk, &mut TargetMemory) -> T + Sync,
 ) -> Result<Look<T>> {
-    let means = modules::means(pid);
+    let means = modules::of_c_library(pid);
+    let is_copied_whole = copy::is_copied_whole(pid);
     let mut looks = Looks::new();
     let mut stood = Duration::ZERO;
     let mut warnings = Vec::new();
@@ -64,7 +66,7 @@ pub(super) fn look<T: Send>(
         let read = |seen: &Seen, walk: &Walk, memory: &mut TargetMemory| {
             most.is_none_or(|most| walk.findings.len() < most).then(|| read(seen, walk, memory))
         };
-        let mut look = match look_once(pid, purpose, means, &read) {
+        let mut look = match look_once(pid, purpose, means, is_copied_whole, &read) {
             Ok(look) => look,
             // it has ended since
             Err(_) if most.is_some() => break,
@@ -84,7 +86,8 @@ pub(super) fn look<T: Send>(
     Ok(Look { seen, walk, read: read.flatten(), copied, stood, in_motion, warnings })
 }
 
-/// One look. Without `means` there is no copy.
+/// One look. Without `means` there is no copy, and no thread is asked for its signal stack; without `is_copied_whole`
+/// there is no copy.
 ///
 /// # Errors
 /// As [`look`].
@@ -92,6 +95,7 @@ fn look_once<T: Send>(
     pid: i32,
     purpose: Purpose,
     means: Option<Means>,
+    is_copied_whole: bool,
     read: &(impl Fn(&Seen, &Walk, &mut TargetMemory) -> T + Sync),
 ) -> Result<Look<T>> {
     let read_heap = |seen: &Seen, memory: &mut TargetMemory| {
@@ -103,7 +107,11 @@ fn look_once<T: Send>(
         let seen = Seen::of(pid, &still.threads())?;
         let seen = if purpose == Purpose::Census { seen.with_pages()? } else { seen };
         let mut memory = seen.memory()?;
-        let means = means.filter(|_| purpose == Purpose::Census || !seen.mappings.iter().any(is_shared));
+        let stacks = kernelheld::signal_stacks(still, means, &seen.mappings, &mut memory);
+        let seen = seen.with_signal_stacks(stacks);
+        let means = means
+            .filter(|_| is_copied_whole)
+            .filter(|_| purpose == Purpose::Census || !seen.mappings.iter().any(is_shared));
         let copy = means.and_then(|means| {
             Copy::make(still, pid, means, &seen.mappings, &mut memory).unwrap_or_else(|error| {
                 tracing::debug!("no copy is made: {error}");
@@ -119,7 +127,10 @@ fn look_once<T: Send>(
         let copied = heap.is_none();
         let of_heap = match (heap, &copy) {
             (Some(heap), _) => Ok(heap),
-            (None, Some(copy)) => copy.memory().map(|mut memory| read_heap(&seen, &mut memory)),
+            (None, Some(copy)) => copy.memory().map(|mut memory| {
+                memory.wait_for_no_servers(seen.tid, &seen.mappings);
+                read_heap(&seen, &mut memory)
+            }),
             (None, None) => Ok((None, None)),
         };
         if copied && copy.as_ref().is_some_and(Copy::has_outlived_its_program) {

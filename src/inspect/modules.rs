@@ -89,9 +89,11 @@ impl Object {
 
 /// With what a copy of process `pid` can be made: looked up before it stands still. None: there can be none, or it would lack something.
 pub fn means(pid: i32) -> Option<Means> {
-    if !copy::is_copied_whole(pid) {
-        return None;
-    }
+    copy::is_copied_whole(pid).then(|| of_c_library(pid)).flatten()
+}
+
+/// What of the C library process `pid` can make system calls with, and a copy of itself. None: there is no C library.
+pub(super) fn of_c_library(pid: i32) -> Option<Means> {
     let mappings = procfs::mappings(pid).ok()?;
     open(pid, pid, &mappings).found.iter().find_map(|object| {
         Some(Means {

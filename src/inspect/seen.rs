@@ -12,7 +12,7 @@ use crate::leaks::roots::{self, HeapLayout, RootSources, ThreadState};
 use crate::leaks::{KernelHeld, Roots};
 use crate::maps::{Kind, Mapping};
 use crate::memory::{ReadAgain, ReadMemory};
-use crate::tracer::kernelheld::{self, Held};
+use crate::tracer::kernelheld::{self, Held, SignalStacks};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
 use crate::tracer::root::TargetRoot;
@@ -80,7 +80,8 @@ impl Seen {
             names: BTreeMap::new(),
             pages: Pages { resident: core.pages(), swapped: Vec::new() },
             resident: None,
-            kernel: held_untold(),
+            // a core tells nothing of it
+            kernel: KernelHeld::new(None, None, false, false),
             core: Some(Arc::clone(core)),
         }
     }
@@ -88,6 +89,12 @@ impl Seen {
     /// The root folder of the process, if it is another one than ours.
     pub(super) fn root(&self) -> Option<TargetRoot> {
         if self.core.is_some() { None } else { TargetRoot::of(self.tid) }
+    }
+
+    /// With the signal stacks of the threads that could be asked.
+    pub(super) fn with_signal_stacks(mut self, stacks: SignalStacks) -> Self {
+        self.kernel.signal_stacks = stacks;
+        self
     }
 
     /// Looks at the pages, too.
@@ -109,6 +116,7 @@ impl Seen {
     pub(super) fn memory(&self) -> Result<TargetMemory> {
         let mut memory = TargetMemory::open(self.pid, self.tid)?.keeping_shared();
         memory.new_stop(self.tid);
+        memory.wait_for_no_servers(self.tid, &self.mappings);
         Ok(memory)
     }
 
@@ -171,20 +179,10 @@ impl Seen {
     }
 }
 
-/// What a core tells of what the kernel held: nothing.
-fn held_untold() -> KernelHeld {
-    let mut held = KernelHeld::new(None, None, false, false);
-    held.add_signal_stacks(None);
-    held
-}
-
-/// What the kernel holds for the process of thread `live`. Its threads are not to be disturbed by calls, so they are
-/// not asked for their signal stacks.
+/// What the kernel holds for the process of thread `live`.
 fn held_by_kernel(live: i32, mappings: &[Mapping]) -> KernelHeld {
     let Held { timers, epoll, has_aio, has_io_uring } = kernelheld::of(live, mappings);
-    let mut held = KernelHeld::new(timers, epoll, has_aio, has_io_uring);
-    held.add_signal_stacks(None);
-    held
+    KernelHeld::new(timers, epoll, has_aio, has_io_uring)
 }
 
 /// Where a thread stands, as far as it can be told.

@@ -15,7 +15,7 @@ use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
-use crate::tracer::remote::function::{self, Function, RESTORER};
+use crate::tracer::remote::function::{self, Filters, Function, RESTORER};
 use crate::tracer::standstill::{self, Standstill};
 use crate::tracer::{Result, TracerError, procfs};
 use std::ops::Range;
@@ -129,7 +129,7 @@ impl Prepared<'_> {
         let Some((thread, resume)) = caller else { return Ok(Err(NotTrimmed::NoCaller)) };
         memory.stands_still(Some(thread.tid()));
         let before = resident(self.walk, thread)?;
-        let call = Function { at: self.trim, rax: 0, arguments: [0; 6] };
+        let call = Function { at: self.trim, rax: 0, arguments: [0; 6], filters: Filters::Process };
         match function::call(thread, &resume, &call, self.restorer, &mut memory, &mut None) {
             Err(TracerError::Filtered { .. }) => return Ok(Err(NotTrimmed::Seccomp)),
             called => called?,

@@ -366,6 +366,11 @@ impl Scan {
         self.roots.untold.iter().copied().filter(may_be_held).collect()
     }
 
+    /// Of how many threads it is not known where their signal stacks lie.
+    pub const fn unasked_threads(&self) -> usize {
+        self.roots.unasked_threads
+    }
+
     /// How many bytes of roots and blocks were looked through.
     pub fn scanned_bytes(&self) -> u64 {
         self.scanned_bytes

@@ -3,6 +3,7 @@
 
 use super::{RootKind, RootWord};
 use crate::addr::Addr;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// What the kernel has got a pointer by.
@@ -63,8 +64,8 @@ impl Untold {
 pub struct KernelHeld {
     /// Values, and what holds them.
     pub values: Vec<(KernelHolder, u64)>,
-    /// Where the threads' signal stacks lie.
-    pub signal_stacks: Vec<Range<Addr>>,
+    /// Where the signal stacks of the threads lie that could be asked, by their ids; None: that one has none.
+    pub signal_stacks: BTreeMap<i32, Option<Range<Addr>>>,
     /// What could not be asked.
     pub untold: Vec<Untold>,
 }
@@ -83,19 +84,8 @@ impl KernelHeld {
             |holder, values: Option<Vec<u64>>| values.unwrap_or_default().into_iter().map(move |v| (holder, v));
         Self {
             values: values(KernelHolder::Timer, timers).chain(values(KernelHolder::Epoll, epoll)).collect(),
-            signal_stacks: Vec::new(),
+            signal_stacks: BTreeMap::new(),
             untold: untold.into_iter().filter(|(is_so, _)| *is_so).map(|(_, untold)| untold).collect(),
-        }
-    }
-
-    /// Adds the signal stacks of threads, as far as they have one; None: not all threads could be asked.
-    pub fn add_signal_stacks(&mut self, stacks: Option<Vec<(i32, Range<Addr>)>>) {
-        if stacks.is_none() {
-            self.untold.push(Untold::SignalStacks);
-        }
-        for (tid, stack) in stacks.unwrap_or_default() {
-            self.values.push((KernelHolder::SignalStack { tid }, stack.start.0));
-            self.signal_stacks.push(stack);
         }
     }
 

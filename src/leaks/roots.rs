@@ -9,9 +9,10 @@
 mod glibc;
 mod merged;
 mod pieces;
+mod signalframes;
 mod signalstacks;
 
-use super::{KernelHeld, RootKind, RootWord, Roots};
+use super::{KernelHeld, KernelHolder, RootKind, RootWord, Roots, Untold};
 use crate::addr::{Addr, ModuleId};
 use crate::arch::xsave::VectorWord;
 use crate::arch::{PAGE_SIZE, Regs, reg};
@@ -180,7 +181,8 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
         pieces.add(&stack, RootKind::Stack { tid });
     }
     label_threads(&mut pieces, sources);
-    let stale = signalstacks::unused(sources);
+    let signal_stacks = signalstacks::known(sources, memory);
+    let stale = signalstacks::unused(sources, &signal_stacks);
     for stack in &stale {
         pieces.subtract(stack);
     }
@@ -192,7 +194,10 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     let kept = descriptors.into_iter().filter_map(|tcb| thread_vector(tcb, memory));
     words.extend(kept.map(|value| RootWord { value, kind: RootKind::Anonymous }));
     words.extend(sources.kernel.words());
-    Roots { ranges: pieces.into_ranges(), words, stale, untold: sources.kernel.untold.clone() }
+    words.extend(signal_stacks.words());
+    let unasked = (signal_stacks.unknown > 0).then_some(Untold::SignalStacks);
+    let untold = sources.kernel.untold.iter().copied().chain(unasked).collect();
+    Roots { ranges: pieces.into_ranges(), words, stale, untold, unasked_threads: signal_stacks.unknown }
 }
 
 /// Memory of the program that it can write to, or could: pages without a file are made read-only when what they hold is

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, SiteTable, Snapshot};
-use crate::packed::Growing;
+use crate::packed::PackedBuilder;
 use crate::profile::course::Course;
 use crate::unwinder::{Frame, Quality, StackPath, StackTable};
 use hashbrown::HashTable;
@@ -396,7 +396,7 @@ impl Tables {
         // of each stack; most have no other
         let mut first: Vec<u32> = vec![NO_SAMPLE; self.stacks.len()];
         let mut index: HashTable<u32> = HashTable::new();
-        let mut samples: Growing<Sample, SAMPLE> = Growing::default();
+        let mut samples: PackedBuilder<Sample, SAMPLE> = PackedBuilder::default();
         for site in sites.into_rows() {
             let Some((at, exported)) = stacks.get_near(site.key.stack, near) else { continue };
             near = at;

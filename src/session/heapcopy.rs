@@ -262,7 +262,10 @@ impl Process {
         };
         let Some(forked) = made else { return Ok(None) };
         let memory = forked.memory().ok().filter(|_| forked.is_whole());
-        let lease = memory.map(|memory| self.lease(forked, memory));
+        let lease = memory.map(|mut memory| {
+            memory.wait_for_no_servers(self.space.memory.reader(), mappings);
+            self.lease(forked, memory)
+        });
         if lease.is_none() && forked.is_over() {
             self.note_dead_copy(forked);
         } else if lease.is_none() {

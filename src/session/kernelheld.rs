@@ -1,6 +1,4 @@
-//! What the kernel holds for a process that ends: its threads are asked for their signal stacks, too.
-//!
-//! A thread that lives on is not asked: a system call that it waits in would begin anew for it.
+//! What the kernel holds for a process: its threads are asked for their signal stacks, too.
 
 use super::process::Process;
 use super::stops::Stops;
@@ -13,56 +11,66 @@ use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError};
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
-/// Signal stacks of threads, by their ids.
-pub(super) type SignalStacks = Vec<(i32, Range<Addr>)>;
+/// Signal stacks of the threads that could be asked, by their ids.
+pub(super) type SignalStacks = BTreeMap<i32, Option<Range<Addr>>>;
+
+/// Threads of a program that lives on are asked for no longer than this, in all.
+pub(super) const MOST_ASKING: Duration = kernelheld::ASKING;
 
 impl Process {
     /// What the kernel tells of the process, which has these mappings. `live`: a thread that lives; `signal_stacks`:
-    /// those of its threads, if all could be asked.
-    pub(super) fn held_by_kernel(live: i32, mappings: &[Mapping], signal_stacks: Option<SignalStacks>) -> KernelHeld {
+    /// those of its threads.
+    pub(super) fn held_by_kernel(live: i32, mappings: &[Mapping], signal_stacks: SignalStacks) -> KernelHeld {
         let Held { timers, epoll, has_aio, has_io_uring } = kernelheld::of(live, mappings);
-        let mut held = KernelHeld::new(timers, epoll, has_aio, has_io_uring);
-        held.add_signal_stacks(signal_stacks);
-        held
+        KernelHeld { signal_stacks, ..KernelHeld::new(timers, epoll, has_aio, has_io_uring) }
     }
 
     /// Has `own`, which stands at a breakpoint of ours, and all threads that heaptrace has interrupted ask for their
-    /// signal
-    /// stacks. None: not all could.
+    /// signal stacks.
     ///
     /// # Errors
     /// What was reported of `own` instead.
-    pub(super) fn signal_stacks(&mut self, own: &Stopped, stops: &mut Stops) -> Result<Option<SignalStacks>> {
-        let mut stacks = Vec::new();
+    pub(super) fn signal_stacks(&mut self, own: &Stopped, stops: &mut Stops) -> Result<SignalStacks> {
+        let mut stacks = SignalStacks::new();
         let resume = self.resume_registers(own)?;
-        let mut all = match self.signal_stack(own, resume) {
-            Ok(Some(stack)) => {
-                stacks.extend(stack.map(|stack| (own.tid(), stack)));
-                true
-            }
-            Ok(None) => false,
+        match self.signal_stack(own, resume) {
+            Ok(stack) => stacks.extend(stack.map(|stack| (own.tid(), stack))),
             Err(error @ TracerError::Overtaken { .. }) => return Err(error),
-            Err(error) => {
-                tracing::debug!("{error}");
-                false
-            }
-        };
+            Err(error) => tracing::debug!("{error}"),
+        }
+        stacks.extend(self.signal_stacks_of_waiting(stops, None));
+        Ok(stacks)
+    }
+
+    /// Has all threads that heaptrace has interrupted ask. `most`: of a program that lives on, which stands still no
+    /// longer for this: only those on the C library's stacks are asked there, as what a call lays down below the stack
+    /// pointer may be somebody's elsewhere.
+    pub(super) fn signal_stacks_of_waiting(&mut self, stops: &mut Stops, most: Option<Duration>) -> SignalStacks {
+        let began = Instant::now();
+        let mut stacks = SignalStacks::new();
         let mut overtaken = Vec::new();
         for (tid, status, thread) in &stops.waiting {
-            if !self.is_own_thread(*tid) {
+            if !self.is_own_thread(*tid) || *status != WaitStatus::EventStop {
                 continue;
             }
-            let resume = if *status == WaitStatus::EventStop { self.can_be_asked(thread) } else { None };
-            match resume.map(|resume| self.signal_stack(thread, resume)) {
-                Some(Ok(Some(stack))) => stacks.extend(stack.map(|stack| (*tid, stack))),
-                Some(Err(TracerError::Overtaken { tid, status })) => overtaken.push((tid, status)),
-                None | Some(Ok(None) | Err(_)) => all = false,
+            let Some(resume) = self.can_be_asked(thread) else { continue };
+            if most.is_some_and(|most| {
+                began.elapsed() > most || !kernelheld::is_on_own_stack(&resume, self.space.mappings())
+            }) {
+                continue;
+            }
+            match self.signal_stack(thread, resume) {
+                Ok(stack) => stacks.extend(stack.map(|stack| (*tid, stack))),
+                Err(TracerError::Overtaken { tid, status }) => overtaken.push((tid, status)),
+                Err(error) => tracing::debug!("{error}"),
             }
         }
         overtaken.into_iter().for_each(|(tid, status)| stops.overtake(tid, status));
-        Ok(all.then_some(stacks))
+        stacks
     }
 
     /// The registers with which a thread goes on that heaptrace has interrupted; None: it stands in code of ours.

@@ -57,8 +57,8 @@ pub(super) struct LeakWatch {
     /// Whether all blocks from before the attach are known: the allocator's own memory then holds no pointers that
     /// count.
     pub(super) existing_is_known: bool,
-    /// The signal stacks of all threads, if they could be asked for the scan that follows.
-    pub(super) signal_stacks: Option<super::kernelheld::SignalStacks>,
+    /// The signal stacks of the threads that could be asked for the scan that follows.
+    pub(super) signal_stacks: super::kernelheld::SignalStacks,
     pub(super) done: Option<Box<ScanRecord>>,
     pub(super) failure: Option<String>,
 }

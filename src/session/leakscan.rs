@@ -8,6 +8,7 @@
 
 use super::heapcapture::{HeapCapture, HeapRead, HeapSources, Reading};
 use super::heapcopy::{Captured, Forming};
+use super::kernelheld::MOST_ASKING;
 use super::leakrecord::{LeakScan, ScanRecord};
 use super::process::Process;
 use super::space::Annotation;
@@ -137,7 +138,10 @@ impl Process {
             let began = Instant::now();
             let threads = self.stop_all_threads(None, stops)?;
             match threads.iter().find(|thread| thread.regs.is_some()) {
-                Some(live) => self.scan(live.tid, &threads, ScanMoment::Request, began),
+                Some(live) => {
+                    self.leaks.signal_stacks = self.signal_stacks_of_waiting(stops, None);
+                    self.scan(live.tid, &threads, ScanMoment::Request, began);
+                }
                 None => self.leaks.failure = Some("no thread of the program could be stopped".to_owned()),
             }
         }
@@ -171,6 +175,7 @@ impl Process {
         let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
             return Err("no thread of the program could be stopped".to_owned());
         };
+        self.leaks.signal_stacks = self.signal_stacks_of_waiting(stops, Some(MOST_ASKING));
         let sources = self.heap_sources(live, threads)?;
         let copy = means.map_or(Ok(None), |means| self.copy(present, means, &sources.mappings, true, stops));
         let reading = match copy {
@@ -344,7 +349,7 @@ impl Process {
         // what the jump engine has recorded of blocks keeps none of them
         let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
         let mappings: Vec<Mapping> = self.space.mappings().iter().filter(is_the_program_s).cloned().collect();
-        let signal_stacks = self.leaks.signal_stacks.take();
+        let signal_stacks = std::mem::take(&mut self.leaks.signal_stacks);
         Ok(HeapSources {
             pid: self.pid,
             kernel: Self::held_by_kernel(live, &mappings, signal_stacks),
@@ -368,7 +373,9 @@ impl Process {
         let blocks = model.live_blocks().collect();
         // those who serve faults may stand still, too
         self.space.memory.wait_for_no_faults(procfs::serves_faults(self.pid));
+        self.space.memory.wait_for_no_servers(self.space.memory.reader(), &sources.mappings);
         let read = sources.read(blocks, site, &mut self.space.original_memory());
+        self.space.memory.wait_for_servers();
         self.space.memory.wait_for_no_faults(false);
         read
     }

@@ -16,7 +16,7 @@ mod watch;
 use super::memory::TargetMemory;
 use super::ptrace::{self, Stopped, Waited};
 use super::rawregs::RawRegs;
-use super::remote::function::{self, Function, RESTORER};
+use super::remote::function::{self, Filters, Function, RESTORER};
 use super::standstill::{self, Standstill};
 use super::status::{Event, WaitStatus};
 use super::{Result, TracerError, control, ids, procfs};
@@ -65,7 +65,7 @@ impl Means {
     }
 
     /// Whether the code stands there.
-    fn are_there(&self, memory: &TargetMemory) -> bool {
+    pub(super) fn are_there(&self, memory: &TargetMemory) -> bool {
         let stands = |at: Addr, code: &[u8]| {
             let mut found = vec![0; code.len()];
             memory.read_uncached(at, &mut found) == code.len() && found == code
@@ -125,6 +125,7 @@ impl Forked {
             at: means.system_call,
             rax: libc::SYS_clone.cast_unsigned(),
             arguments: [flags, scratch.0, 0, 0, 0, 0],
+            filters: Filters::Process,
         };
         let mut child = None;
         let called = function::call(thread, resume, &call, means.restorer, memory, &mut child);
@@ -252,6 +253,7 @@ impl Forked {
             at: self.means.system_call,
             rax: libc::SYS_wait4.cast_unsigned(),
             arguments: [self.known_as as u64, 0, options, 0, 0, 0],
+            filters: Filters::Process,
         };
         function::call(stopped, &resume, &call, self.means.restorer, &mut memory, &mut None).map(|()| true)
     }

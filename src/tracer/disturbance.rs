@@ -69,7 +69,7 @@ fn is_longer(
         // else a time is pointed to
         libc::SYS_rt_sigtimedwait => timeout_of_signals != 0,
         libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => timeout != 0,
-        libc::SYS_io_getevents => timeout_of_messages != 0,
+        libc::SYS_io_getevents | rawregs::SYS_IO_PGETEVENTS => timeout_of_messages != 0,
         libc::SYS_semop | libc::SYS_msgrcv | libc::SYS_msgsnd => false,
         _ => true,
     }

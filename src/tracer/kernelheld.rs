@@ -1,12 +1,20 @@
 //! What the kernel holds for a process and can be asked for: values of timers' signals, the data of what epoll watches,
 //! signal stacks.
 
+use super::copy::{self, Means};
+use super::memory::TargetMemory;
+use super::ptrace::Stopped;
+use super::rawregs::RawRegs;
 use super::remote::Caller;
-use super::{Result, procfs};
+use super::remote::function::{self, Filters, Function};
+use super::standstill::Standstill;
+use super::{Result, TracerError, procfs};
 use crate::addr::Addr;
-use crate::maps::Mapping;
+use crate::maps::{Kind, Mapping};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// What was told.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -75,6 +83,9 @@ fn epoll(text: &str) -> Vec<u64> {
     data.filter_map(|data| u64::from_str_radix(data, 16).ok()).collect()
 }
 
+/// The size of a `stack_t`.
+const STACK_T: usize = size_of::<libc::stack_t>();
+
 /// Asks a stopped thread for its signal stack (sigaltstack(2)): where it lies, if it has one. None: it could not be
 /// asked.
 ///
@@ -83,15 +94,104 @@ fn epoll(text: &str) -> Vec<u64> {
 pub fn signal_stack(caller: &mut Caller<'_>) -> Result<Option<Option<Range<Addr>>>> {
     let scratch = caller.borrow_stack();
     let called = caller.call(libc::SYS_sigaltstack, [0, scratch.at.0, 0, 0, 0, 0]);
-    let mut told = [0; size_of::<libc::stack_t>()];
+    let mut told = [0; STACK_T];
     let is_told = matches!(called, Ok(0)) && caller.memory.read_uncached(scratch.at, &mut told) == told.len();
     caller.return_stack(&scratch)?;
     called?;
-    let word = |at| crate::memory::word(&told, at).unwrap_or(0);
+    Ok(is_told.then(|| registered(&told)))
+}
+
+/// Where a signal stack lies by a `stack_t`; None: there is none.
+fn registered(stack: &[u8; STACK_T]) -> Option<Range<Addr>> {
     // ss_sp, ss_flags and padding, ss_size
+    let word = |at| crate::memory::word(stack, at).unwrap_or(0);
     let is_disabled = word(8) & libc::SS_DISABLE as u64 != 0;
     let stack = Addr(word(0))..Addr(word(0).saturating_add(word(16)));
-    Ok(is_told.then_some(Some(stack).filter(|stack| stack.start != Addr::NULL && !is_disabled)))
+    Some(stack).filter(|stack| stack.start != Addr::NULL && !is_disabled)
+}
+
+/// The signal stacks of threads that could be asked, by their ids; None: that one has none.
+pub type SignalStacks = BTreeMap<i32, Option<Range<Addr>>>;
+
+/// Threads are asked for no longer than this, in all: their process stands still meanwhile.
+pub const ASKING: Duration = Duration::from_millis(50);
+
+/// Asks the threads of a process that nobody traces, and that stands still, with these mappings. The system call that a
+/// thread waits in goes on as it does after the standstill: the kernel keeps what is left of it
+/// (restart_syscall(2)), and what [`super::timedwait`] knows stays known. `means`: what of the C library they make
+/// the call with; None: there is nothing.
+///
+/// Not asked are threads that have stopped for a signal, that did not stop, or that are on another stack than the one
+/// that the C library has given them: what a call lays down below its stack pointer may be somebody's there, and would
+/// be lost if heaptrace were killed meanwhile.
+pub fn signal_stacks(
+    still: &Standstill,
+    means: Option<Means>,
+    mappings: &[Mapping],
+    memory: &mut TargetMemory,
+) -> SignalStacks {
+    let mut stacks = SignalStacks::new();
+    let Some(means) = means.filter(|means| means.are_there(memory)) else { return stacks };
+    let began = Instant::now();
+    for (thread, resume) in still.callers() {
+        if began.elapsed() > ASKING {
+            break;
+        }
+        if !is_on_own_stack(&resume, mappings) || !copy::can_make(thread, &resume, mappings) {
+            continue;
+        }
+        match ask(thread, &resume, means, memory) {
+            Ok(stack) => stacks.extend(stack.map(|stack| (thread.tid(), stack))),
+            Err(error) => {
+                if let TracerError::Overtaken { tid, status } = error {
+                    still.overtake(tid, status);
+                }
+                tracing::debug!("thread {} is not asked for its signal stack: {error}", thread.tid());
+            }
+        }
+    }
+    stacks
+}
+
+/// Whether a thread is on the stack that the kernel has made for the first one, or that ends in its control block, as
+/// those of glibc and musl do.
+pub fn is_on_own_stack(regs: &RawRegs, mappings: &[Mapping]) -> bool {
+    let [sp, tcb] = [Addr(regs.0.rsp), Addr(regs.0.fs_base)];
+    let own = mappings.iter().find(|mapping| mapping.contains(sp));
+    own.is_some_and(|own| own.kind == Kind::Stack || own.kind == Kind::Anonymous && sp < tcb && own.contains(tcb))
+}
+
+/// As [`signal_stack`].
+fn ask(
+    thread: &Stopped,
+    resume: &RawRegs,
+    means: Means,
+    memory: &mut TargetMemory,
+) -> Result<Option<Option<Range<Addr>>>> {
+    /// What the kernel does not write.
+    const UNTOLD: [u8; STACK_T] = [0xff; STACK_T];
+    memory.stands_still(Some(thread.tid()));
+    let scratch = function::scratch(resume);
+    let mut before = [0; STACK_T];
+    if memory.read_uncached(scratch, &mut before) != before.len() {
+        return Ok(None);
+    }
+    memory.write_data(scratch, &UNTOLD)?;
+    let call = Function {
+        at: means.system_call,
+        rax: libc::SYS_sigaltstack.cast_unsigned(),
+        arguments: [0, scratch.0, 0, 0, 0, 0],
+        filters: Filters::Thread,
+    };
+    let called = function::call(thread, resume, &call, means.restorer, memory, &mut None);
+    if matches!(called, Err(TracerError::Unresponsive { .. })) {
+        // the call is still to be made
+        return called.map(|()| None);
+    }
+    let mut told = [0; STACK_T];
+    let is_read = memory.read_uncached(scratch, &mut told) == told.len();
+    called.and(memory.write_data(scratch, &before))?;
+    Ok((is_read && told != UNTOLD).then(|| registered(&told)))
 }
 
 #[cfg(test)]

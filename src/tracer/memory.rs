@@ -9,8 +9,10 @@ use super::fileend::{FileEnd, Place};
 use super::injection::{self, Call};
 use super::mapquery::MapQuery;
 use super::pagemap::PageMap;
+use super::servedfiles::ServedFiles;
 use super::{Result, TracerError};
 use crate::addr::Addr;
+use crate::maps::Mapping;
 use crate::memory::{ReadAgain, ReadMemory};
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -53,6 +55,8 @@ pub struct TargetMemory {
     /// and
     /// asks the kernel no more. Whoever looks through millions of blocks is done with it at once.
     has_gone: AtomicBool,
+    /// Where [`ReadMemory`] reads only what is there.
+    served: Option<ServedFiles>,
 }
 
 impl TargetMemory {
@@ -85,7 +89,19 @@ impl TargetMemory {
             keeps_shared: false,
             file_end: FileEnd::default(),
             has_gone: AtomicBool::new(false),
+            served: None,
         }
+    }
+
+    /// Of files that a server brings, among these mappings, only what is in memory is read from now on: the server may
+    /// stand still, or never answer. `tid`: a task of the process that lives; of a copy it is one of the original's.
+    pub fn wait_for_no_servers(&mut self, tid: i32, mappings: &[Mapping]) {
+        self.served = ServedFiles::of(tid, mappings, self.reader);
+    }
+
+    /// All is read again.
+    pub fn wait_for_servers(&mut self) {
+        self.served = None;
     }
 
     /// Leaves shared what this address space shares with those that it was forked from or that were forked from it:
@@ -139,8 +155,13 @@ impl TargetMemory {
     }
 
     /// Reads as the program itself could: pages without read permission fail. (Through /proc/TID/mem they do not.)
-    fn read_as_program(&self, addr: Addr, buf: &mut [u8]) -> usize {
+    fn read_as_program(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
         if self.has_gone() {
+            return 0;
+        }
+        let readable = self.served.as_mut().map_or(buf.len(), |served| served.readable(addr, buf.len()));
+        let buf = buf.get_mut(..readable).unwrap_or_default();
+        if buf.is_empty() {
             return 0;
         }
         if self.keeps_shared {
@@ -318,7 +339,11 @@ impl ReadAgain for TargetMemory {
     fn again(&self) -> Option<Self> {
         // there may be too many descriptors
         let another = Self::new(self.pid, self.reader, self.file.try_clone().ok()?);
-        Some(Self { keeps_shared: self.keeps_shared, ..another })
+        let served = match &self.served {
+            Some(served) => Some(served.again()?),
+            None => None,
+        };
+        Some(Self { keeps_shared: self.keeps_shared, served, ..another })
     }
 }
 
@@ -348,6 +373,8 @@ impl ReadMemory for TargetMemory {
             self.pages = PageMap::open(self.reader).ok();
         }
         match &mut self.pages {
+            // pages of these that are not in memory may hold something
+            _ if self.served.as_ref().is_some_and(|served| served.are_shared_in(&range)) => vec![range],
             Some(pages) => pages.present(range),
             None => vec![range],
         }
@@ -362,6 +389,9 @@ impl ReadMemory for TargetMemory {
         }
         if self.pages.as_ref().is_some_and(|pages| pages.is_guard(at)) {
             return true;
+        }
+        if self.served.as_mut().is_some_and(|served| served.readable(at, 1) == 0) {
+            return self.served.as_ref().is_some_and(|served| served.holds_nothing(at));
         }
         is_file
             && match self.file_end.place(self.reader, at) {

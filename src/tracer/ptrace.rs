@@ -314,13 +314,16 @@ impl Stopped {
     pub fn restart_interrupted_call(&self) -> Result<()> {
         let raw = self.registers()?;
         let ended_early = raw.0.rax.cast_signed() == -i64::from(libc::EINTR);
+        // also of those that the kernel would call again itself: with the whole limit
+        let is_timed = timedwait::has_limit(raw.0.orig_rax.cast_signed());
         let again = if ended_early { raw.repeating_system_call() } else { Some(raw) };
+        let again = if is_timed { raw.repeating_system_call().or(again) } else { again };
         let Some(again) = again else { return Ok(()) };
         let code = |at: u64, bytes: &mut [u8]| {
             TargetMemory::open(self.tid, self.tid).map_or(0, |memory| memory.read_uncached(Addr(at), bytes))
         };
         let again = timedwait::shortened(self.tid, again, code);
-        let is_changed = ended_early || again.0.r10 != raw.0.r10;
+        let is_changed = ended_early || again.0.r10 != raw.0.r10 || timedwait::is_due(self.tid);
         if is_changed { self.set_registers(&again) } else { Ok(()) }
     }
 

@@ -6,7 +6,7 @@ use crate::arch::{Regs, reg};
 pub(super) const SYSCALL_LEN: u64 = 2;
 
 /// io_pgetevents(2), which libc does not name.
-const SYS_IO_PGETEVENTS: libc::c_long = 333;
+pub(super) const SYS_IO_PGETEVENTS: libc::c_long = 333;
 
 /// System calls that end early, with EINTR, when their thread is stopped (signal(7), "Interruption of system calls and
 /// library functions by stop signals"), and those that may. They have done nothing yet then, and can be made once more.

@@ -213,6 +213,17 @@ fn require_unfiltered(tid: i32) -> Result<()> {
     }
 }
 
+/// Of a thread that has entered a system call, and has a filter by now. The kernel asks filters behind this stop. So the
+/// thread reads nothing from no file instead, which even the strict mode allows (seccomp(2)). To make no call at all, by
+/// the number −1, would be asked of the filter, too.
+fn make_harmless(thread: &Stopped) -> Result<()> {
+    let mut harmless = thread.registers()?;
+    let r = &mut harmless.0;
+    r.orig_rax = libc::SYS_read.cast_unsigned();
+    [r.rdi, r.rsi, r.rdx] = [u64::MAX, 0, 0];
+    thread.set_registers(&harmless)
+}
+
 impl CallInProgress<'_> {
     /// Lets the thread make the call.
     fn make(&mut self, code: Addr, number: i64, arguments: [u64; 6]) -> Result<()> {
@@ -285,20 +296,13 @@ impl CallInProgress<'_> {
         Ok(())
     }
 
-    /// The thread has entered the call, and a filter may have come since it was looked for. The kernel asks filters
-    /// behind this stop. So the thread reads nothing from no
-    /// file instead, which even the strict mode allows (seccomp(2)). To make no call at all, by the number −1, would
-    /// be asked of the filter, too.
+    /// The thread has entered the call, and a filter may have come since it was looked for.
     fn avoid_filter(&mut self) -> Result<()> {
         if !is_filtered(self.thread.tid()) {
             return Ok(());
         }
         self.refused = true;
-        let mut harmless = self.thread.registers()?;
-        let r = &mut harmless.0;
-        r.orig_rax = libc::SYS_read.cast_unsigned();
-        [r.rdi, r.rsi, r.rdx] = [u64::MAX, 0, 0];
-        self.thread.set_registers(&harmless)
+        make_harmless(self.thread)
     }
 
     fn overtaken(&self, status: WaitStatus) -> TracerError {

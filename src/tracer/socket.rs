@@ -101,18 +101,18 @@ pub enum AskError {
 pub struct Conversation {
     stream: UnixStream,
     ends: Instant,
-    lookout: Option<Lookout>,
+    on_idle: Option<IdleCallback>,
 }
 
-/// How often it is looked out while the other side says nothing.
-const LOOK_OUT: Duration = Duration::from_millis(50);
+/// How often it it is called while the other side says nothing.
+const IDLE: Duration = Duration::from_millis(50);
 
 /// What is done while the other side says nothing; an error ends the waiting.
-struct Lookout(Box<dyn FnMut() -> io::Result<()> + Send>);
+struct IdleCallback(Box<dyn FnMut() -> io::Result<()> + Send>);
 
-impl std::fmt::Debug for Lookout {
+impl std::fmt::Debug for IdleCallback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Lookout")
+        f.write_str("IdleCallback")
     }
 }
 
@@ -129,12 +129,12 @@ impl HangUp {
 
 impl Conversation {
     fn new(stream: UnixStream) -> Self {
-        Self { stream, ends: Instant::now(), lookout: None }
+        Self { stream, ends: Instant::now(), on_idle: None }
     }
 
     /// Calls `look` from time to time while the other side says nothing; its error is that of the reading.
     pub fn look_out(&mut self, look: impl FnMut() -> io::Result<()> + Send + 'static) {
-        self.lookout = Some(Lookout(Box::new(look)));
+        self.on_idle = Some(IdleCallback(Box::new(look)));
     }
 
     /// The means to end the connection from another thread.
@@ -174,11 +174,11 @@ impl Read for Conversation {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         loop {
             let left = self.left()?;
-            let slice = self.lookout.as_ref().map_or(left, |_| left.min(LOOK_OUT));
+            let slice = self.on_idle.as_ref().map_or(left, |_| left.min(IDLE));
             self.stream.set_read_timeout(Some(slice))?;
             match self.stream.read(bytes).map_err(timed_out) {
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => match &mut self.lookout {
-                    Some(Lookout(look)) => look()?,
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => match &mut self.on_idle {
+                    Some(IdleCallback(look)) => look()?,
                     None => return Err(error),
                 },
                 read => return read,
@@ -283,7 +283,7 @@ impl ControlSocket {
                     if self.closed.load(Ordering::Acquire) {
                         return Err(error);
                     }
-                    std::thread::sleep(LOOK_OUT);
+                    std::thread::sleep(IDLE);
                     continue;
                 }
                 other => other?,
@@ -372,7 +372,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     let since = Instant::now();
     loop {
         match nix::sys::socket::connect(socket.as_raw_fd(), &address) {
-            Err(nix::errno::Errno::EAGAIN) if since.elapsed() < FOR_ROOM => std::thread::sleep(LOOK_OUT),
+            Err(nix::errno::Errno::EAGAIN) if since.elapsed() < FOR_ROOM => std::thread::sleep(IDLE),
             connected => break connected?,
         }
     }

@@ -6,7 +6,7 @@
 use super::ptrace::{self, Stopped, Waited};
 use super::rawregs::RawRegs;
 use super::status::{Event, WaitStatus};
-use super::undisturbed::{Lookout, WithoutTerminalStops};
+use super::undisturbed::{Resumer, WithoutTerminalStops};
 use super::{Result, TracerError, injection, procfs, seize, timedwait};
 use crate::arch::xsave::VectorWord;
 use std::cell::Cell;
@@ -90,7 +90,7 @@ pub fn stand_still<A, T: Send>(
     then: impl FnOnce(A) -> T + Send,
 ) -> Result<(T, Duration)> {
     let quiet = WithoutTerminalStops::begin()?;
-    let lookout = Lookout::begin().map_err(|error| tracing::debug!("{error}")).ok();
+    let resumer = Resumer::begin().map_err(|error| tracing::debug!("{error}")).ok();
     // The kernel lets go, without a stop, of whatever is still traced by a thread that ends.
     std::thread::scope(|scope| {
         let quiet = &quiet;
@@ -103,7 +103,7 @@ pub fn stand_still<A, T: Send>(
             let stood = began.elapsed();
             // from here on heaptrace may be stopped
             let _open_to_the_terminal = quiet.suspended()?;
-            drop(lookout);
+            drop(resumer);
             Ok((then(seen), stood))
         });
         let on_own_thread = on_own_thread

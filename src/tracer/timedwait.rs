@@ -5,7 +5,8 @@
 //! With their whole time they would never end in a process that is asked again and again. The kernel does not tell
 //! when a call began. But a thread that sleeps has last run when it went to sleep, and that /proc/PID/sched tells, by
 //! the clock of its CPU. What is left goes to where the limit was, in a register, or to a place that a register then
-//! points to ([`entering`]): so it is there the next time, too. The register is changed only where the code behind
+//! points to ([`entering`]): so it is there the next time, too; only recvmmsg(2) has it written to the program's own
+//! memory, as the kernel writes there, too, what is left. The register is changed only where the code behind
 //! the call does not read it any more. Which calls these are: [`limits`].
 
 mod entering;
@@ -137,6 +138,11 @@ pub(super) fn confirm(tid: i32) {
     });
 }
 
+/// Whether call `number` has a limit that is known here.
+pub(super) fn has_limit(number: i64) -> bool {
+    limits::of_call(number).is_some()
+}
+
 /// Whether the kernel tells how long thread `tid`, which sleeps, has done so.
 pub(super) fn can_tell(tid: i32) -> bool {
     Scheduled::of(tid).is_some()
@@ -156,6 +162,12 @@ pub(super) fn shortened(tid: i32, again: RawRegs, code: impl FnMut(u64, &mut [u8
     // as an earlier heaptrace has left it
     let is_at_our_place = form == Form::Timespec && argument.get(&again) == entering::place(&again);
     let behind = again.0.rip.wrapping_add(SYSCALL_LEN);
+    if form == Form::WrittenTimespec {
+        if let Some(asleep) = asleep {
+            entering::shorten(tid, Addr(asleep.call.value), asleep.limit, asleep.slept + asleep.at.elapsed());
+        }
+        return again;
+    }
     if asleep.is_none() && !is_at_our_place || !liveness::is_dead(argument.register(), behind, code) {
         return again;
     }
@@ -165,7 +177,7 @@ pub(super) fn shortened(tid: i32, again: RawRegs, code: impl FnMut(u64, &mut [u8
             let left = limits::left_in_ms(asleep.limit, asleep.slept + asleep.at.elapsed());
             argument.set(&mut shorter, u64::from(left));
         }
-        (Form::Milliseconds, None) => {}
+        (Form::Milliseconds, None) | (Form::WrittenTimespec, _) => {}
         (Form::Timespec, asleep) => {
             let limit = asleep.map(|asleep| (asleep.limit, asleep.slept, asleep.at));
             let value = argument.get(&again);

@@ -54,13 +54,13 @@ impl Drop for WithoutTerminalStops {
 
 /// A process that has heaptrace go on should it be stopped, as long as this value is there.
 #[derive(Debug)]
-pub(super) struct Lookout {
+pub(super) struct Resumer {
     child: i32,
     /// The guardian ends when this is closed, and so when we do.
     open: Option<PipeWriter>,
 }
 
-impl Lookout {
+impl Resumer {
     /// Starts it.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Lookout {
     }
 }
 
-impl Lookout {
+impl Resumer {
     /// Takes the guardian's exit status. None of one that does not end, as it was stopped or frozen: it was killed
     /// then.
     fn end(&self) -> Option<i32> {
@@ -103,7 +103,7 @@ impl Lookout {
     }
 }
 
-impl Drop for Lookout {
+impl Drop for Resumer {
     fn drop(&mut self) {
         drop(self.open.take());
         let Some(status) = self.end() else { return };

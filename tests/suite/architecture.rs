@@ -500,6 +500,7 @@ fn one_file_writes_the_target_s_code() {
                 "src/tracer/code/write.rs",
                 "src/tracer/copy.rs",
                 "src/tracer/copy/apart.rs",
+                "src/tracer/kernelheld.rs",
                 "src/tracer/remote.rs",
                 "src/tracer/remote/function.rs",
                 "src/tracer/timedwait/entering.rs",

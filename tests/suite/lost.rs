@@ -5,6 +5,7 @@ use crate::support::procfs;
 use crate::support::program::{Program, installed};
 use crate::support::python;
 use crate::support::running::Running;
+use crate::support::tempdir::TempDir;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -210,6 +211,43 @@ fn a_busy_process_is_classified_and_lives() {
         assert_eq!(answer["heap_findings"], 0, "{answer}");
     }
     super::attach::assert_victim_well(victim, pid);
+}
+
+/// Pages of a file that a FUSE server would have to bring, and does not, hold no look up: of a private mapping they hold
+/// nothing, of a shared one they may, and are named.
+#[test]
+fn pages_of_a_file_that_nobody_serves_hold_nothing_up() {
+    for (way, status) in [("private", 23), ("shared", 125)] {
+        let folder = TempDir::new();
+        let program = Program::fixture("fuse_mapped").args([way, folder.path().to_str().unwrap()]);
+        let mut running = program.start();
+        let first = running.line();
+        let Some(pid) = first.strip_prefix("ready ") else {
+            assert_eq!(first, "none");
+            println!("skipped: no FUSE file system can be mounted here");
+            return;
+        };
+        for question in [&["leaks", "--json", pid][..], &["heap", pid]] {
+            // one that waits for the server is not ended by that, but its caller is
+            let mut limited = Command::new("timeout");
+            let output = limited.args(["-s", "KILL", "60", HEAPTRACE]).args(question).output().unwrap();
+            assert!(output.status.success(), "{way} {question:?} {}", String::from_utf8_lossy(&output.stderr));
+            if question[0] == "leaks" {
+                let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+                let leaks = &report["leaks"];
+                assert_eq!([&leaks["definite"]["blocks"], &leaks["reachable"]["blocks"]], [1, 1], "{way}: {report}");
+                let unread = if way == "shared" { 63 * 4096 } else { 0 };
+                assert_eq!(leaks["unreadable_bytes"], unread, "{way}: {report}");
+                assert_eq!(report.to_string().contains("/file\"]"), way == "shared", "{report}");
+            }
+        }
+        running.feed(b"");
+        running.wait().success();
+        let checked = program.checked(&[]);
+        assert_eq!(checked.ended.code(), status, "{way}: {}", checked.ended.stderr);
+        let is_named = checked.ended.stderr.contains("could not be read") && checked.ended.stderr.contains("/file");
+        assert_eq!(is_named, way == "shared", "{way}: {}", checked.ended.stderr);
+    }
 }
 
 /// Pages that a server of faults would have to bring, and that nobody brings, hold nothing: no look waits for them, and

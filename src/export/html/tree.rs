@@ -22,7 +22,7 @@ pub(super) struct CallTree {
 }
 
 /// A node while the tree grows. Callers come before those whom they call.
-struct Growing {
+struct TrieNode {
     parent: u32,
     /// What it is: function, file and module.
     place: u32,
@@ -34,7 +34,7 @@ impl CallTree {
     /// The tree of the view's sites: `places` says of each frame which node it is ([`by_place`], [`by_name`]). Of those that one function calls, those come first whose sites
     /// have most by `weigh`.
     pub fn new(view: &View<'_>, table: &FrameTable<'_>, places: &[u32], weigh: impl Fn(&StackTotals) -> u64) -> Self {
-        let mut nodes = vec![Growing { parent: 0, place: u32::MAX, frame: 0, total: 0 }];
+        let mut nodes = vec![TrieNode { parent: 0, place: u32::MAX, frame: 0, total: 0 }];
         let mut known: FxHashMap<(u32, u32), u32> = FxHashMap::default();
         let mut stack: Vec<u32> = Vec::new();
         let mut enter = |index: usize, bytes: u64| {
@@ -46,7 +46,7 @@ impl CallTree {
                 let next = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
                 let node = *known.entry((at, place)).or_insert(next);
                 if node == next {
-                    nodes.push(Growing { parent: at, place, frame: *frame, total: 0 });
+                    nodes.push(TrieNode { parent: at, place, frame: *frame, total: 0 });
                 }
                 at = node;
             }
@@ -66,8 +66,8 @@ impl CallTree {
         Self::in_order(&nodes, (of_site, of_stack), table)
     }
 
-    fn in_order(nodes: &[Growing], leaves: (Vec<u32>, FxHashMap<usize, u32>), table: &FrameTable<'_>) -> Self {
-        let name = |node: &Growing| table.frames().get(node.frame as usize).map_or("", |frame| frame.function);
+    fn in_order(nodes: &[TrieNode], leaves: (Vec<u32>, FxHashMap<usize, u32>), table: &FrameTable<'_>) -> Self {
+        let name = |node: &TrieNode| table.frames().get(node.frame as usize).map_or("", |frame| frame.function);
         let mut children: Vec<u32> = (1..nodes.len() as u32).collect();
         children.sort_by_key(|index| {
             nodes.get(*index as usize).map(|node| (node.parent, Reverse(node.total), name(node), node.place))

@@ -115,7 +115,7 @@ fn signal_stacks_hold_nothing_but_frames() {
     let stale = |stack: (u64, u64), sp: u64, blocks: &[(u64, u64)]| {
         let world = World::new(maps).thread(1, sp, 0);
         let mut world = blocks.iter().fold(world, |world, &(at, size)| world.block(at, size));
-        world.kernel.signal_stacks = vec![Addr(stack.0)..Addr(stack.1)];
+        world.kernel.signal_stacks = [(1, Some(Addr(stack.0)..Addr(stack.1)))].into();
         world.roots().stale.iter().map(|range| (range.start.0, range.end.0)).collect::<Vec<_>>()
     };
     let stack = (0x40_1000, 0x40_3000);

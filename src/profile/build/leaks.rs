@@ -50,7 +50,7 @@ pub(super) struct Place<'a> {
 
 /// What a site is made of while it grows.
 #[derive(Debug, Default)]
-struct Growing {
+struct LeakSiteBuilder {
     amounts: ClassAmounts,
     holds: Amount,
     doubts: Doubts,
@@ -144,9 +144,9 @@ impl SiteKeys<'_, '_> {
 }
 
 /// The blocks by exported stack; the stacks in the order of their first blocks.
-fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxHashMap<usize, Growing>) {
+fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxHashMap<usize, LeakSiteBuilder>) {
     let mut order = Vec::new();
-    let mut growing: FxHashMap<usize, Growing> = FxHashMap::default();
+    let mut growing: FxHashMap<usize, LeakSiteBuilder> = FxHashMap::default();
     for (number, (block, class)) in input.scan.blocks().enumerate() {
         // What came over a fork is another process's to free.
         if block.inherited {
@@ -160,7 +160,7 @@ fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxH
         let Some((stack, key)) = keys.of(block.site) else { continue };
         let site = growing.entry(stack).or_insert_with(|| {
             order.push(stack);
-            Growing::default()
+            LeakSiteBuilder::default()
         });
         let one = Amount { objects: 1, bytes: block.size };
         if let Some(amount) = site.amounts.get_mut(class as usize) {
@@ -186,7 +186,7 @@ fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxH
         {
             let site = growing.entry(stack).or_insert_with(|| {
                 order.push(stack);
-                Growing::default()
+                LeakSiteBuilder::default()
             });
             site.holds = site.holds.plus(one);
         }
@@ -195,7 +195,7 @@ fn gather(input: &LeakInput<'_>, mut keys: SiteKeys<'_, '_>) -> (Vec<usize>, FxH
 }
 
 /// The thread and the function that allocated most of a site's blocks.
-fn caller(site: &Growing, names: &Names<'_>, strings: &Strings) -> (String, String) {
+fn caller(site: &LeakSiteBuilder, names: &Names<'_>, strings: &Strings) -> (String, String) {
     let most = site.callers.iter().max_by_key(|(caller, count)| (**count, Reverse(**caller)));
     let Some((&(task, function, stack), _)) = most else { return (String::new(), String::new()) };
     let operator = names.stacks.get(stack).and_then(|exported| strings.list.get(exported.operator?));

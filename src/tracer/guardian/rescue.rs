@@ -2,7 +2,7 @@
 
 use super::NAME;
 use super::record::{Record, SIZE, What};
-use super::stopped::Lookout;
+use super::stopped::StopWatcher;
 use crate::addr::Addr;
 use crate::patches::{LONGEST, Patches, PcLocation};
 use crate::tracer::affinity::CpuSet;
@@ -38,9 +38,9 @@ pub fn stand_by(pinned: bool) -> Result<()> {
     let _ = nix::sys::prctl::set_name(&std::ffi::CString::new(NAME).unwrap_or_default());
     let mut spaces = BTreeMap::<u32, Space>::new();
     let stdin = std::io::stdin();
-    let mut lookout = Lookout::of(stdin.as_fd());
+    let mut watcher = StopWatcher::of(stdin.as_fd());
     loop {
-        lookout.wait(stdin.as_fd(), || spaces.values().map(|space| space.pid));
+        watcher.wait(stdin.as_fd(), || spaces.values().map(|space| space.pid));
         let Some((record, memory)) = receive(stdin.as_fd())? else { break };
         note(&mut spaces, record, memory);
     }

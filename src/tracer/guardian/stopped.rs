@@ -18,13 +18,13 @@ const STOPPED: u32 = 2;
 
 /// Looks after the heaptrace at the other end of a socket.
 #[derive(Debug)]
-pub(super) struct Lookout {
+pub(super) struct StopWatcher {
     heaptrace: Option<i32>,
     looked: Instant,
     stopped: u32,
 }
 
-impl Lookout {
+impl StopWatcher {
     /// For the process that has made the pair of sockets.
     pub(super) fn of(socket: BorrowedFd<'_>) -> Self {
         let heaptrace = getsockopt(&socket, PeerCredentials).ok().map(|peer| peer.pid()).filter(|&pid| pid > 0);

@@ -57,9 +57,20 @@ pub struct Function {
     pub rax: u64,
     /// The registers rdi, rsi, rdx, r10, r8, r9, as system calls take them. (Functions take rcx for the fourth.)
     pub arguments: [u64; 6],
+    /// Which filters it may meet.
+    pub filters: Filters,
 }
 
-/// Sixteen bytes of a thread's stack that are free for a call's use, aligned to as many.
+/// Which filters of system calls (seccomp) a call may meet, so that it is not made where there are some.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Filters {
+    /// Those of all threads: what it calls is not known, or concerns the process.
+    Process,
+    /// Those of the thread: it is one system call, which is taken back where a filter has come since.
+    Thread,
+}
+
+/// Thirty-two bytes of a thread's stack that are free for a call's use, aligned to sixteen.
 pub const fn scratch(resume: &RawRegs) -> Addr {
     Addr((resume.0.rsp.wrapping_sub(RED_ZONE + SCRATCH / 2)) & !15)
 }
@@ -76,8 +87,8 @@ pub fn has_room(resume: &RawRegs, mappings: &[Mapping]) -> bool {
 /// which is traced, if it has made one.
 ///
 /// # Errors
-/// [`TracerError::Filtered`] if a thread of the process filters its system calls: functions make some, too. Any failure
-/// of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead; [`TracerError::Unresponsive`] if the
+/// [`TracerError::Filtered`] if there is a filter of system calls that it may meet ([`Filters`]): functions make some,
+/// too. Any failure of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead; [`TracerError::Unresponsive`] if the
 /// function takes too long: the
 /// thread then goes on by itself when it has returned.
 pub fn call(
@@ -88,7 +99,12 @@ pub fn call(
     memory: &mut TargetMemory,
     child: &mut Option<i32>,
 ) -> Result<()> {
-    super::require_unfiltered(thread.tid())?;
+    let tid = thread.tid();
+    match function.filters {
+        Filters::Process => super::require_unfiltered(tid)?,
+        Filters::Thread if super::is_filtered(tid) => return Err(TracerError::Filtered { tid }),
+        Filters::Thread => {}
+    }
     let mask = thread.signal_mask()?;
     let state = thread.extended_state()?;
     let (at, bytes) = signal_frame(resume, mask, &state, restorer);
@@ -105,7 +121,7 @@ pub fn call(
     changed.0.eflags &= !DIRECTION;
     thread.set_registers(&changed)?;
     thread.set_signal_mask(u64::MAX)?;
-    let back = Back { resume, mask, state: &state };
+    let back = Back { resume, mask, state: &state, filters: function.filters };
     let ran = run(thread, at.add(8), &back, child);
     match &ran {
         // it goes on by itself when the function has returned
@@ -124,6 +140,7 @@ struct Back<'a> {
     resume: &'a RawRegs,
     mask: u64,
     state: &'a [u8],
+    filters: Filters,
 }
 
 impl Back<'_> {
@@ -168,6 +185,8 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
                     // without a number it makes no call
                     back.give(thread).map_err(goes_on)?;
                     is_back = true;
+                } else if entered && back.filters == Filters::Thread && super::is_filtered(tid) {
+                    super::make_harmless(thread).map_err(goes_on)?;
                 }
             }
             WaitStatus::EventStop | WaitStatus::GroupStop(_) => {}

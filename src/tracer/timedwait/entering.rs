@@ -175,6 +175,15 @@ fn has_room(tid: i32, regs: &RawRegs, mappings: &mut Mappings) -> bool {
     mappings.as_ref().is_some_and(|(_, _, mappings)| function::has_room(regs, mappings))
 }
 
+/// Writes what is left of a limit over that limit, in memory that the program may write to itself, as the kernel does
+/// when the call ends.
+pub(super) fn shorten(tid: i32, at: Addr, limit: Duration, passed: Duration) {
+    let is_written = |mapping: &Mapping| mapping.perms.write && mapping.contains(at) && mapping.contains(at.add(15));
+    if procfs::mappings(tid).is_ok_and(|mappings| mappings.iter().any(is_written)) {
+        put(tid, at.0, to_timespec(limit.saturating_sub(passed)));
+    }
+}
+
 fn put(tid: i32, at: u64, bytes: [u8; 16]) -> bool {
     let written = TargetMemory::open(tid, tid).and_then(|mut memory| memory.write_data(Addr(at), &bytes));
     written.inspect_err(|error| tracing::debug!("{error}")).is_ok()

@@ -1,6 +1,6 @@
 //! Which system calls have a limit of time that they would begin anew with, and where it stands.
 
-use super::super::rawregs::{RawRegs, SYSCALL_LEN};
+use super::super::rawregs::{RawRegs, SYS_IO_PGETEVENTS, SYSCALL_LEN};
 use iced_x86::Register;
 use std::time::Duration;
 
@@ -60,18 +60,23 @@ pub(super) enum Form {
     Milliseconds,
     /// The address of a `struct timespec`, from the beginning of the call on; 0: no limit.
     Timespec,
+    /// The same, and the kernel writes there what is left when the call has ended: only the program's own will do.
+    WrittenTimespec,
 }
 
-/// The calls that end early (EINTR) when their thread is stopped, and have a limit in an argument. Left out are those
+/// The calls that end early when their thread is stopped, by EINTR or to be called again as they were, and have a limit
+/// in an argument. Left out are those
 /// that the kernel takes up with what is left (poll, select, nanosleep, futex), those with a moment as limit
 /// (mq_timedreceive, FUTEX_WAIT_BITSET), and those whose limit is the socket's or lies in a structure (io_uring).
-const TIMED: [(i64, Argument, Form); 6] = [
+const TIMED: [(i64, Argument, Form); 8] = [
     (libc::SYS_epoll_wait, Argument::R10, Form::Milliseconds),
     (libc::SYS_epoll_pwait, Argument::R10, Form::Milliseconds),
     (libc::SYS_epoll_pwait2, Argument::R10, Form::Timespec),
     (libc::SYS_semtimedop, Argument::R10, Form::Timespec),
     (libc::SYS_rt_sigtimedwait, Argument::Rdx, Form::Timespec),
     (libc::SYS_io_getevents, Argument::R8, Form::Timespec),
+    (SYS_IO_PGETEVENTS, Argument::R8, Form::Timespec),
+    (libc::SYS_recvmmsg, Argument::R8, Form::WrittenTimespec),
 ];
 
 /// Where call `number` has its limit.
@@ -114,8 +119,8 @@ impl TimedCall {
                 let limit = u64::try_from(self.value as i32).ok()?;
                 (limit > 0).then(|| Duration::from_millis(limit))
             }
-            Form::Timespec if self.value == 0 => None,
-            Form::Timespec => from_timespec(memory(self.value)?),
+            Form::Timespec | Form::WrittenTimespec if self.value == 0 => None,
+            Form::Timespec | Form::WrittenTimespec => from_timespec(memory(self.value)?),
         }
     }
 }

@@ -3,7 +3,13 @@
 use super::{DEFINITE, INDIRECT, REACHABLE, assert_checked, assert_ours, fixture, same, times};
 use crate::support::fixtures;
 use crate::support::leakcheck::Found;
-use crate::support::program::Program;
+use crate::support::procfs;
+use crate::support::program::{Program, installed};
+use crate::support::tempdir::TempDir;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 
 /// LeakSanitizer's annotations, with its runtime and without it.
@@ -89,7 +95,7 @@ fn pointers_that_the_kernel_holds() {
     ];
     let program = fixture("kernel_held");
     let checked = assert_ours(&program, &expected);
-    assert_eq!(checked.report.list("/leaks/untold"), &[] as &[serde_json::Value], "{}", checked.ended.stderr);
+    assert_eq!(checked.report.list("/leaks/untold"), &[] as &[Value], "{}", checked.ended.stderr);
     let checked = program.clone().args(["request"]).checked(&["--explain", "signal_stack"]);
     assert_eq!(checked.report.list("/leaks/untold"), ["aio"], "{}", checked.ended.stderr);
     assert!(checked.ended.stderr.contains("it could not be asked for (aio)"), "{}", checked.ended.stderr);
@@ -109,6 +115,79 @@ fn what_handlers_left_on_signal_stacks() {
         same("in_reused_frame", REACHABLE),
     ];
     assert_ours(&fixture("signal_stacks"), &expected);
+}
+
+/// What `leaks` says of the fixture with signal stacks, by `look`, which is given its id.
+fn left_on_signal_stacks(look: impl FnOnce(&str) -> Value) -> Value {
+    let mut running = fixture("signal_stacks").args(["waits"]).start();
+    let pid = running.value("ready");
+    let answer = look(&pid);
+    running.feed(b"\n");
+    running.wait().success();
+    answer
+}
+
+/// How many blocks of a size are of this kind.
+fn of_size(answer: &Value, kind: &str, size: u64) -> u64 {
+    let mut rows = answer["sizes"].as_array().unwrap().iter();
+    let row = rows.find(|row| row["kind"] == kind && row["size"] == size);
+    row.map_or(0, |row| row["direct"]["blocks"].as_u64().unwrap())
+}
+
+fn lost_in(arguments: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(["leaks", "--json"]).args(arguments).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The same in a process that nobody traces: its threads are asked, and the one on a signal stack has its frame. glibc
+/// makes blocks of 48 bytes those of 56.
+#[test]
+fn what_handlers_left_on_signal_stacks_of_a_process_that_nobody_traces() {
+    let answer = left_on_signal_stacks(|pid| lost_in(&[pid]));
+    assert_eq!(answer["leaks"]["unasked_threads"], 0, "{answer}");
+    assert_eq!(answer["leaks"]["untold"], serde_json::json!([]), "{answer}");
+    for (size, blocks) in [(40, 1), (56, 2)] {
+        assert_eq!(of_size(&answer, "leak_definite", size), blocks, "{size}: {answer}");
+    }
+    // in a frame of the handler that runs, and not what lies below it
+    assert_eq!(of_size(&answer, "leak_reachable", 72), 1, "{answer}");
+    assert_eq!(of_size(&answer, "leak_reachable", 88), 2, "{answer}");
+}
+
+/// Who can't be asked is counted; what it may hold is not lost, and a thread in a handler still tells by its frame.
+#[test]
+fn threads_that_cannot_be_asked_for_their_signal_stacks_are_counted() {
+    let answer = left_on_signal_stacks(|pid| {
+        let of_process = Pid::from_raw(pid.parse().unwrap());
+        kill(of_process, Signal::SIGSTOP).unwrap();
+        procfs::wait_until("it is stopped", || procfs::state(of_process.as_raw()) == Some('T'));
+        let text = Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(["leaks", pid]).output().unwrap().stdout;
+        let text = String::from_utf8(text).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("4 threads could not be asked for their signal stacks"), "{text}");
+        let answer = lost_in(&[pid]);
+        kill(of_process, Signal::SIGCONT).unwrap();
+        answer
+    });
+    assert_eq!(answer["leaks"]["unasked_threads"], 4, "{answer}");
+    assert_eq!([40, 56].map(|size| of_size(&answer, "leak_definite", size)), [0, 0], "{answer}");
+    assert_eq!(of_size(&answer, "leak_reachable", 72), 1, "below the frames of the handler that runs: {answer}");
+}
+
+/// A core says nothing of signal stacks, but the frame of a handler that runs does.
+#[test]
+fn a_handler_s_frame_in_a_core_tells_its_signal_stack() {
+    let folder = TempDir::new();
+    let answer = left_on_signal_stacks(|pid| {
+        let gcore = installed(Path::new("/usr/bin/gcore"));
+        let status = Command::new(gcore).arg("-o").arg(folder.path().join("core")).arg(pid).output().unwrap().status;
+        assert!(status.success());
+        lost_in(&["--core", folder.path().join(format!("core.{pid}")).to_str().unwrap()])
+    });
+    assert_eq!(answer["leaks"]["unasked_threads"], 4, "{answer}");
+    assert_eq!(of_size(&answer, "leak_reachable", 72), 1, "below the frames of the handler that runs: {answer}");
+    assert_eq!([40, 56].map(|size| of_size(&answer, "leak_definite", size)), [0, 0], "{answer}");
 }
 
 /// Pages behind the end of a mapped file are not memory that could not be read.
