@@ -8,6 +8,7 @@ mod parts {
     pub mod crowd;
     pub mod engines;
     pub mod floor;
+    pub mod limits;
     pub mod long;
     pub mod measured;
     pub mod performance;
@@ -46,8 +47,8 @@ fn main() {
         ("basics", &|| basics(&program)),
         ("engines", &|| engines::recording(&program)),
         ("stopping", &|| engines::stopping(&program)),
-        ("mixed", &|| slopes::tables(&mut Page::default())),
-        ("long", &|| long::tables(&mut Page::default())),
+        ("mixed", &|| drop(slopes::tables(&mut Page::default()))),
+        ("long", &|| drop(long::tables(&mut Page::default()))),
         ("whole", &whole::table),
         ("threads", &crowd::tables),
         ("server", &server::table),

@@ -15,7 +15,7 @@ const DEPTH: u32 = 16;
 /// Prints the calls a second of so many threads: pairs of malloc and free of one size from one place, and all kinds of
 /// calls of many sizes from several.
 pub fn tables() {
-    let (pairs, mixed) = (fixture("crowd"), fixture("mixed_calls"));
+    let (pairs, mixed) = (fixture("crowd"), fixture(MIXED));
     println!("\n{:<34} {:>12} {:>12}   limit", "threads, million calls a second", "plain", "jump");
     for threads in THREADS {
         let words = heaptrace(&["--engine", "jump"]);
@@ -26,10 +26,22 @@ pub fn tables() {
     println!("{:<34} {:>12} {:>12}   limit", "the same, mixed calls", "plain", "jump");
     for threads in THREADS {
         let plain = median((0..3).map(|_| run(&[], &mixed, threads, CALLS / threads).rate()));
-        let jump = median((0..3).map(|_| recorded(&mixed, threads, CALLS / threads)));
+        let jump = mixed_in(&mixed, threads);
         let limit = if threads == 8 { "at least 12, all recorded" } else { "all recorded" };
         println!("{threads:<34} {plain:>12.1} {jump:>12.1}   {limit}");
     }
+}
+
+/// The program that makes all kinds of calls.
+const MIXED: &str = "mixed_calls";
+
+/// Million mixed calls a second of so many threads under the jump engine, all recorded.
+pub fn mixed(threads: u32) -> f64 {
+    mixed_in(&fixture(MIXED), threads)
+}
+
+fn mixed_in(program: &Path, threads: u32) -> f64 {
+    median((0..3).map(|_| recorded(program, threads, CALLS / threads)))
 }
 
 /// The lines of figures that a program has printed.

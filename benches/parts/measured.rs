@@ -11,20 +11,31 @@ use std::time::Instant;
 pub struct Place {
     /// What the tables are called.
     pub name: &'static str,
+    /// Which.
+    pub sharing: Sharing,
     /// Words before the tool's.
     words: &'static [&'static str],
-    /// Whether each processor runs a loop of somebody else's.
-    is_busy: bool,
+}
+
+/// Who has which processors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sharing {
+    /// Program and tool have all.
+    Alone,
+    /// Program and tool have one.
+    OneProcessor,
+    /// Each processor runs a loop of somebody else's, too.
+    BusyLoops,
 }
 
 pub const PLACES: [Place; 3] = [
-    Place { name: "Two processors, nothing else", words: &[], is_busy: false },
-    Place { name: "All on one processor", words: &["taskset", "-c", "0"], is_busy: false },
-    Place { name: "Beside a busy loop on each processor", words: &[], is_busy: true },
+    Place { name: "Two processors, nothing else", sharing: Sharing::Alone, words: &[] },
+    Place { name: "All on one processor", sharing: Sharing::OneProcessor, words: &["taskset", "-c", "0"] },
+    Place { name: "Beside a busy loop on each processor", sharing: Sharing::BusyLoops, words: &[] },
 ];
 
 /// Seconds.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Cost {
     pub wall: f64,
     pub cpu: f64,
@@ -42,12 +53,25 @@ impl Cost {
     }
 }
 
+/// What a tool adds to a program at a place, as a part of what heaptrack adds there.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub sharing: Sharing,
+    pub workload: &'static str,
+    pub tool: &'static str,
+    /// Of wall and CPU time; no seconds.
+    pub of_heaptrack: Cost,
+}
+
 /// A way to run a program: a tool with its options.
 pub struct Tool {
     pub name: &'static str,
     /// Its words before the program's.
     pub words: Vec<String>,
 }
+
+/// The tool that takes samples.
+pub const SAMPLING: &str = "--sample-interval 512k";
 
 /// The tools that see each call without a stop, as far as they are installed. heaptrack has no options that would make
 /// it faster; its own interpreter is a process beside it, whose CPU time counts as heaptrace's does.
@@ -56,7 +80,7 @@ pub fn tools() -> Vec<Tool> {
     let mut tools = vec![
         Tool { name: "auto", words: heaptrace(&[]) },
         Tool { name: "--no-free-stacks", words: heaptrace(&["--no-free-stacks"]) },
-        Tool { name: "--sample-interval 512k", words: heaptrace(&["--sample-interval", "512k"]) },
+        Tool { name: SAMPLING, words: heaptrace(&["--sample-interval", "512k"]) },
     ];
     if installed("heaptrack") {
         tools.push(Tool { name: "heaptrack", words: vec!["heaptrack".to_owned(), "-o".to_owned(), out] });
@@ -67,7 +91,7 @@ pub fn tools() -> Vec<Tool> {
 impl Place {
     /// Others use the machine as long as what is returned lives.
     pub fn share(&self) -> Option<Busy> {
-        self.is_busy.then(Busy::begin)
+        (self.sharing == Sharing::BusyLoops).then(Busy::begin)
     }
 
     /// Runs a program below a tool's words.

@@ -1,7 +1,9 @@
 //! docs/performance.md: its text, and the tables that this bench measures for it.
 
+use super::limits::{Bound, Single};
 use super::measured::Page;
-use super::{long, slopes};
+use super::programs::{heaptrace, wall};
+use super::{crowd, limits, long, slopes, whole};
 use std::path::Path;
 
 const HEAD: &str = "\
@@ -27,16 +29,55 @@ const RUNS: &str = "
 Start and end of the tool included, which are 0.1 to 0.2 s of each; the middle one of three runs. python3 has
 PYTHONMALLOC=malloc. What was added, as a part of what heaptrack has added, is the middle one of the turns.";
 
-/// Measures all, and writes the page.
+const HELD: &str = "
+## Limits
+
+What the project wants, and what this run has measured. **Bold** figures do not hold their limit. The limits on one processor and beside
+busy loops are of wall time. `cargo bench --bench heaptrace -- server latency` measures what an attach costs a server; it is not in this
+page, as it takes half an hour.
+";
+
+/// Measures all, and writes the page. It takes about a quarter of an hour.
 pub fn write() {
     let mut page = Page::default();
     page.line(&format!("{HEAD} on {}.", machine()));
-    page.line(PAIRS);
-    slopes::tables(&mut page);
-    page.line(RUNS);
-    long::tables(&mut page);
+    let (mut pairs, mut runs) = (Page::default(), Page::default());
+    pairs.line(PAIRS);
+    let mut parts = slopes::tables(&mut pairs);
+    runs.line(RUNS);
+    let long = long::tables(&mut runs);
+    parts.extend(long.parts);
+    page.line(HELD);
+    limits::tables(&mut page, &parts, &long.sampled, &singles());
+    page.0 += &(pairs.0 + &runs.0);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance.md");
     std::fs::write(path, page.0).expect("written");
+}
+
+/// What is measured once.
+fn singles() -> Vec<Single> {
+    let plain = wall(&["/bin/true".to_owned()]);
+    let mut traced = heaptrace(&[]);
+    traced.push("/bin/true".to_owned());
+    let start = Single {
+        name: "`heaptrace run /bin/true`, beyond /bin/true alone",
+        unit: "ms",
+        measured: (wall(&traced) - plain) * 1e3,
+        limit: Bound::AtMost(15.0),
+    };
+    let end = whole::end_of_long("jq").map(|seconds| Single {
+        name: "end of heaptrace after jq's own",
+        unit: "ms",
+        measured: seconds * 1e3,
+        limit: Bound::AtMost(40.0),
+    });
+    let crowd = Single {
+        name: "8 threads of mixed calls, each recorded, `--engine jump`",
+        unit: "million calls a second",
+        measured: crowd::mixed(8),
+        limit: Bound::AtLeast(12.0),
+    };
+    [start, crowd].into_iter().chain(end).collect()
 }
 
 /// Processors and kernel.

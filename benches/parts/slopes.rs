@@ -3,7 +3,7 @@
 //! turns, so that a machine whose speed changes is as slow for each.
 
 use super::basics::installed;
-use super::measured::{Cost, PLACES, Page, Place, Tool, tools};
+use super::measured::{Cost, PLACES, Page, Part, Place, Sharing, Tool, tools};
 use super::programs::{STOPPING, fixture, heaptrace};
 use std::path::Path;
 
@@ -19,15 +19,21 @@ const DEPTH: u32 = 16;
 /// What the pairs are.
 struct Workload {
     name: &'static str,
+    /// Whether it is measured at one place only.
+    is_extra: bool,
     /// LIVE, SIZES, DEPTHS and RANDOM of the program.
     arguments: [u32; 4],
 }
 
+pub const ONE_BLOCK: &str = "one block, one size";
+pub const FEW_LIVE: &str = "1,024 live, 500 sizes, 4 depths, at random";
+pub const MANY_LIVE: &str = "100,000 live, 500 sizes, 4 depths, at random";
+
 const WORKLOADS: [Workload; 4] = [
-    Workload { name: "one block, one size", arguments: [1, 1, 1, 0] },
-    Workload { name: "one block, 500 sizes", arguments: [1, 500, 1, 0] },
-    Workload { name: "1,024 live, 500 sizes, 4 depths, at random", arguments: [1024, 500, 4, 1] },
-    Workload { name: "100,000 live, 500 sizes, 4 depths, at random", arguments: [100_000, 500, 4, 1] },
+    Workload { name: ONE_BLOCK, is_extra: false, arguments: [1, 1, 1, 0] },
+    Workload { name: "one block, 500 sizes", is_extra: true, arguments: [1, 500, 1, 0] },
+    Workload { name: FEW_LIVE, is_extra: false, arguments: [1024, 500, 4, 1] },
+    Workload { name: MANY_LIVE, is_extra: false, arguments: [100_000, 500, 4, 1] },
 ];
 
 /// What is added to the plain program: seconds a pair, and seconds once.
@@ -48,8 +54,9 @@ impl Line {
     }
 }
 
-/// Writes a table for each place, in Markdown.
-pub fn tables(page: &mut Page) {
+/// Writes a table for each place, in Markdown. Returns what each tool adds.
+pub fn tables(page: &mut Page) -> Vec<Part> {
+    let mut parts = Vec::new();
     let program = fixture("mixed");
     let tools = tools();
     for place in PLACES {
@@ -57,8 +64,8 @@ pub fn tables(page: &mut Page) {
         page.line(&format!("\n### {}\n", place.name));
         page.line("| pairs | tool | added a pair, ns: wall / CPU | of heaptrack's | once, ms: wall / CPU |");
         page.line("|---|---|--:|--:|--:|");
-        for workload in &WORKLOADS {
-            rows(page, &program, &place, workload, &tools, COUNTS);
+        for workload in WORKLOADS.iter().filter(|workload| !workload.is_extra || place.sharing == Sharing::Alone) {
+            parts.extend(rows(page, &program, &place, workload, &tools, COUNTS));
         }
     }
     page.line("\n### Tools that stop the program at each call\n");
@@ -70,9 +77,17 @@ pub fn tables(page: &mut Page) {
         stopping.push(Tool { name: "ltrace", words: words.to_vec() });
     }
     rows(page, &program, &PLACES[0], &WORKLOADS[0], &stopping, STOPPING);
+    parts
 }
 
-fn rows(page: &mut Page, program: &Path, place: &Place, workload: &Workload, tools: &[Tool], counts: [u64; 2]) {
+fn rows(
+    page: &mut Page,
+    program: &Path,
+    place: &Place,
+    workload: &Workload,
+    tools: &[Tool],
+    counts: [u64; 2],
+) -> Vec<Part> {
     let mut all: Vec<[Vec<Cost>; 2]> = (0..=tools.len()).map(|_| Default::default()).collect();
     for _ in 0..ROUNDS {
         let none: &[String] = &[];
@@ -85,15 +100,23 @@ fn rows(page: &mut Page, program: &Path, place: &Place, workload: &Workload, too
         }
     }
     let lines: Vec<Line> = all.iter().map(|costs| Line::through(costs, counts)).collect();
-    let [plain, traced @ ..] = &lines[..] else { return };
+    let [plain, traced @ ..] = &lines[..] else { return Vec::new() };
     // a difference that is none has no sign
     let rounded = |seconds: f64, unit: f64| (seconds / unit).round() + 0.0;
     let nanoseconds = |cost: Cost| format!("{} / {}", rounded(cost.wall, 1e-9), rounded(cost.cpu, 1e-9));
     page.line(&format!("| {} | alone | {} | | |", workload.name, nanoseconds(plain.pair)));
     let added: Vec<Cost> = traced.iter().map(|line| line.pair.beyond(plain.pair)).collect();
     let of = tools.iter().position(|tool| tool.name == "heaptrack").map(|at| added[at]);
+    let mut parts = Vec::new();
     for ((tool, line), added) in tools.iter().zip(traced).zip(&added) {
-        let part = of.map_or(String::new(), |of| format!("{:.2} / {:.2}", added.wall / of.wall, added.cpu / of.cpu));
+        let part = of.map(|of| Cost { wall: added.wall / of.wall, cpu: added.cpu / of.cpu });
+        parts.extend(part.map(|of_heaptrack| Part {
+            sharing: place.sharing,
+            workload: workload.name,
+            tool: tool.name,
+            of_heaptrack,
+        }));
+        let part = part.map_or(String::new(), |part| format!("{:.2} / {:.2}", part.wall, part.cpu));
         let once = line.once.beyond(plain.once);
         page.line(&format!(
             "| | {} | {} | {part} | {} / {} |",
@@ -103,4 +126,5 @@ fn rows(page: &mut Page, program: &Path, place: &Place, workload: &Workload, too
             rounded(once.cpu, 1e-3)
         ));
     }
+    parts
 }

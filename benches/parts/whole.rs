@@ -3,7 +3,7 @@
 
 use super::basics::{installed, median};
 use super::programs::heaptrace;
-use super::workloads::{Workload, workloads};
+use super::workloads::{Workload, long, workloads};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -91,6 +91,12 @@ fn seconds(tool: &[String], workload: &Workload) -> f64 {
     let status = command(tool, workload).status().expect("it starts");
     assert!(status.success(), "{} under {tool:?}: {status}", workload.name);
     begin.elapsed().as_secs_f64()
+}
+
+/// Seconds from the end of a program of the long runs to heaptrace's, the middle of some; None if it is not installed.
+pub fn end_of_long(name: &str) -> Option<f64> {
+    let workload = long().into_iter().find(|workload| workload.name == name)?;
+    Some(median((0..ROUNDS).map(|_| end(&heaptrace(&[]), &workload))))
 }
 
 /// Seconds from the program's end to the tool's, to a millisecond.

@@ -98,7 +98,7 @@ pub fn long() -> Vec<Workload> {
     // on one line: heaptrack takes what stands behind a line feed for its own
     let parse = "import json,sys,re,collections; d=json.load(open(sys.argv[1])); \
                  print(len(collections.Counter(re.findall(r'\\w+',json.dumps([x['tags'] for x in d])))))";
-    let sort = "my %h; for my $i (0..150000) { push @{$h{$i * 7919 % 1009}}, \"row $i\" } \
+    let sort = "my %h; for my $i (0..600000) { push @{$h{$i * 7919 % 1009}}, \"row $i\" } \
                 my $n = 0; for my $k (sort keys %h) { $n += length join ',', sort @{$h{$k}} } print $n";
     found.add_installed(&[
         ("jq", &["jq", jq, &json][..]),

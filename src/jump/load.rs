@@ -1,6 +1,6 @@
 //! How much of its time a process spends in stops, and so whether it is to be put on the jump engine (`--engine auto`).
 
-/// Less than this is not worth a change to the program's code, which takes 5 ms, ns. With 100 ms, the trap engine took a fifth of what heaptrack takes of all of cc1's run.
+/// Less than this is not worth a change to the program's code, which took 8 ms for jq, ns. With 100 ms, the trap engine took a fifth of what heaptrack takes of all of cc1's run.
 const WORTHWHILE_NS: u64 = 30_000_000;
 
 /// It is too much from one part in so many of the time on.

@@ -14,6 +14,7 @@ use crate::session::pertest::TestWatch;
 use crate::session::signalstate::FallbackState;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
+use crate::tracer::code::write::Threads;
 use crate::tracer::{Result, procfs};
 
 impl Session {
@@ -106,7 +107,7 @@ impl Process {
         // Whoever lives in the old memory does not stand still.
         self.space.memory.stands_still(too_early.then_some(tid));
         if (is_shared || too_early)
-            && let Err(error) = self.space.restore()
+            && let Err(error) = self.space.restore(Threads::Run)
         {
             self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
         }

@@ -24,6 +24,7 @@ use crate::event::EventKind;
 use crate::fill;
 use crate::profile::{Children, Cost};
 use crate::progress::Progress;
+use crate::tracer::code::write::Threads;
 use crate::tracer::control::Control;
 use crate::tracer::cputime::{self, CpuTime};
 use crate::tracer::libunwind::Libunwind;
@@ -302,6 +303,11 @@ impl Process {
         if let Some(pinned) = &self.affinity {
             pinned.restore(tid);
         }
+    }
+
+    /// Whose threads run through the code that is about to be written.
+    pub(super) fn whose_threads(&self) -> Threads {
+        if self.tasks.has_sharers() { Threads::Run } else { Threads::OfOne(self.pid) }
     }
 
     /// Tells a thread to stop.

@@ -63,6 +63,7 @@ use crate::breakpoints::BreakpointTable;
 use crate::maps::{self, MapIndex, MappedModule};
 use crate::symbols::{FileVersion, Search};
 use crate::tracer::code::TargetCode;
+use crate::tracer::code::write::Threads;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::root::TargetRoot;
@@ -368,7 +369,7 @@ impl Drop for AddressSpace {
     /// written.)
     fn drop(&mut self) {
         if std::thread::panicking()
-            && let Err(error) = self.restore()
+            && let Err(error) = self.restore(Threads::Run)
         {
             tracing::warn!("{error}");
         }

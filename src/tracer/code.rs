@@ -9,6 +9,7 @@
 //! executes half of it, and at whatever moment we are killed, what stands there is one of four states that
 //! [`Patch::is_written`] knows.
 
+mod passing;
 pub mod write;
 
 use super::Result;
@@ -138,14 +139,14 @@ impl TargetCode {
         result
     }
 
-    /// Takes the switch and all jumps out for good, while threads run. Returns where they were.
+    /// Takes the switch and all jumps out for good. Returns where they were.
     ///
     /// # Errors
     /// The first: what could not be written stays in the table.
-    pub fn lift_jumps(&mut self, memory: &mut TargetMemory) -> Result<Vec<Addr>> {
+    pub fn lift_jumps(&mut self, memory: &mut TargetMemory, threads: Threads) -> Result<Vec<Addr>> {
         let is_ours = |patch: &Patch| patch.len() > 1 || patch.is_switch();
         let all: Vec<_> = self.patches.iter().filter(|(_, p)| is_ours(p)).map(|(addr, p)| (addr, *p)).collect();
-        write_originals(memory, all.iter().map(|(addr, patch)| (*addr, patch)), Threads::Run)?;
+        write_originals(memory, all.iter().map(|(addr, patch)| (*addr, patch)), threads)?;
         let lifted: Vec<_> = all.into_iter().map(|(addr, _)| addr).collect();
         for &addr in &lifted {
             self.patches.remove(addr);

@@ -56,7 +56,7 @@ impl Process {
     ) -> Result<Action> {
         self.settle();
         let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
-        self.space.restore()?;
+        self.space.restore(self.whose_threads())?;
         self.uninstall_sigtrap_fallback(thread)?;
         pass_trap_to(thread, raw, at)?;
         self.space.clear_own_code(None);

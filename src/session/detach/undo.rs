@@ -11,7 +11,7 @@ impl Process {
     /// Writes the original code back, as far as that can be done now.
     pub(super) fn restore_code(&mut self) {
         self.settle();
-        if let Err(error) = self.space.restore() {
+        if let Err(error) = self.space.restore(self.whose_threads()) {
             tracing::warn!("the target's code could not be restored: {error}");
             // A process that dies of it takes its memory with it: what was missing must be known then.
             self.teardown.unrestored_probes = self.space.breakpoints.len();

@@ -234,7 +234,9 @@ impl Process {
         }
         let switch = Patch::switch(Active::Off as u8, Active::Record as u8);
         self.space.code.place(&mut self.space.memory, code.add(STATE_ACTIVE), switch)?;
-        if let Err(error) = self.space.place_jumps(&jumps, if has_threads { Threads::Run } else { Threads::Stand }) {
+        if let Err(error) =
+            self.space.place_jumps(&jumps, if has_threads { self.whose_threads() } else { Threads::Stand })
+        {
             self.space.code.lift(&mut self.space.memory, code.add(STATE_ACTIVE))?;
             return Ok(Promoted::No(format!("its code can't be changed: {error}")));
         }

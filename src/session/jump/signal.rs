@@ -185,7 +185,7 @@ impl Process {
 
     /// The stubs are not jumped to any more: what follows is seen at stops.
     pub(in crate::session) fn go_back_to_stops(&mut self, cause: Cause) -> Result<()> {
-        self.space.probe_anew(&self.settings.table)?;
+        self.space.probe_anew(&self.settings.table, self.whose_threads())?;
         if let JumpState::On(jump) = &mut self.jump {
             jump.at_stops.extend(jump.stubs.iter().map(|stub| (stub.entry, cause)));
         }

@@ -9,7 +9,7 @@ use crate::breakpoints::{Breakpoint, Purpose, Purposes};
 use crate::maps::Kind;
 use crate::patches::own::PadError;
 use crate::patches::{Patch, PcLocation};
-use crate::tracer::code::write;
+use crate::tracer::code::write::{self, Threads};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
@@ -271,10 +271,10 @@ impl AddressSpace {
 
     /// Writes all original bytes back, while threads may run, and remembers the addresses as removed. What fails is
     /// tried once more, and stays in the table if it fails again; the last error is returned then.
-    pub fn restore(&mut self) -> Result<()> {
+    pub fn restore(&mut self, threads: Threads) -> Result<()> {
         let mut result = Ok(());
         for _ in 0..2 {
-            result = self.lift_jumps();
+            result = self.lift_jumps(threads);
             let all: Vec<_> = self.code.patches().iter().map(|(addr, _)| addr).collect();
             for addr in all {
                 if let Err(error) = self.lift(addr) {

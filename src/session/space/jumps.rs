@@ -225,8 +225,8 @@ impl AddressSpace {
     }
 
     /// Functions that jump to stubs get breakpoints instead: the trap engine sees their calls from here on.
-    pub fn probe_anew(&mut self, table: &AllocatorTable) -> Result<()> {
-        self.lift_jumps()?;
+    pub fn probe_anew(&mut self, table: &AllocatorTable, threads: Threads) -> Result<()> {
+        self.lift_jumps(threads)?;
         self.is_jumped = false;
         self.place_probes(table)
     }
@@ -241,8 +241,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    pub(super) fn lift_jumps(&mut self) -> Result<()> {
-        for addr in self.code.lift_jumps(&mut self.memory)? {
+    pub(super) fn lift_jumps(&mut self, threads: Threads) -> Result<()> {
+        for addr in self.code.lift_jumps(&mut self.memory, threads)? {
             self.breakpoints.remove(addr);
         }
         Ok(())

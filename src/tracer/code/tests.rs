@@ -1,11 +1,11 @@
-use super::write::{clear_own, restore_copy};
+use super::write::{SYNCHRONIZED, clear_own, restore_copy};
 use super::*;
 use crate::tracer::procfs;
 use crate::tracer::testing::Sleeper;
 
 /// A process whose stack we write to: it sleeps.
 struct Target {
-    _sleeper: Sleeper,
+    sleeper: Sleeper,
     memory: TargetMemory,
     at: Addr,
     original: [u8; 64],
@@ -17,7 +17,7 @@ impl Target {
         let pid = sleeper.pid();
         let memory = TargetMemory::open(pid, pid).unwrap();
         let at = procfs::initial_stack(pid).unwrap();
-        let mut target = Self { _sleeper: sleeper, memory, at, original: [0; 64] };
+        let mut target = Self { sleeper, memory, at, original: [0; 64] };
         // no byte is what any patch writes
         let quiet: Vec<u8> = (1..=64).collect();
         write(&mut target.memory, at, &quiet).unwrap();
@@ -61,6 +61,29 @@ fn patches_of_all_lengths_are_placed_and_lifted() {
     }
     assert_eq!(target.bytes(), target.original);
     assert_eq!((code.patches().iter().len(), code.patches().removed().count()), (0, 4));
+}
+
+/// Threads that have run into an int3 stand while jumps are placed or taken out: nobody waits for all processors, 8 to
+/// 16 ms each time, where all threads of the process sleep or stand.
+#[test]
+fn jumps_of_a_process_that_sleeps_wait_for_no_processor() {
+    let mut target = Target::start();
+    let pid = target.sleeper.pid();
+    let jumps = [target.patch(8, 5), target.patch(16, 5)];
+    for (threads, times) in [(Threads::OfOne(pid), 0), (Threads::Stand, 0), (Threads::Run, 3)] {
+        let mut code = TargetCode::default();
+        let before = SYNCHRONIZED.get();
+        code.place_jumps(&mut target.memory, &jumps, threads).unwrap();
+        assert!(jumps.iter().all(|(addr, patch)| stands(&target.memory, *addr, patch)), "{threads:?}");
+        assert_eq!(SYNCHRONIZED.get() - before, times, "{threads:?}");
+        assert_eq!(code.lift_jumps(&mut target.memory, threads).unwrap().len(), 2);
+        assert_eq!(target.bytes(), target.original, "{threads:?}");
+        assert_eq!(SYNCHRONIZED.get() - before, 2 * times, "{threads:?}");
+    }
+    // of one that is not there nothing is known
+    let before = SYNCHRONIZED.get();
+    TargetCode::default().place_jumps(&mut target.memory, &jumps, Threads::OfOne(i32::MAX)).unwrap();
+    assert_eq!(SYNCHRONIZED.get() - before, 3);
 }
 
 #[test]

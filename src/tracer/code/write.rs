@@ -1,6 +1,7 @@
 //! The bytes that are written to code, and how: patches over the program's, and code of ours. Whoever has to restore
 //! them if we are killed hears of it before, by [`super::TargetCode`].
 
+use super::passing::all_pass;
 use crate::addr::Addr;
 use crate::arch::{INT3, PAGE_SIZE};
 use crate::patches::{LONGEST, Patch, Patches};
@@ -14,8 +15,10 @@ const PIECE: usize = PAGE_SIZE as usize;
 /// What the threads may do whose code is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threads {
-    /// They run.
+    /// They run. Some may be of processes of their own that share the memory.
     Run,
+    /// They run, and all of them are this process's.
+    OfOne(i32),
     /// None runs.
     Stand,
 }
@@ -52,15 +55,15 @@ pub fn write_originals<'p>(
 }
 
 /// Writes the bytes of several patches, or what was under them, while threads may run through them. Between the steps
-/// all CPUs fetch their instructions anew: see [`synchronize`].
+/// all threads fetch their instructions anew: see [`all_pass`] and [`synchronize`].
 ///
 /// # Errors
 /// The first; what can be written is.
 pub fn exchange_all(memory: &mut TargetMemory, all: &[(Addr, &[u8])], threads: Threads) -> Result<()> {
-    let synchronize = || {
-        if threads == Threads::Run {
-            synchronize()
-        }
+    let synchronize = || match threads {
+        Threads::Stand => {}
+        Threads::OfOne(pid) if all_pass(pid) => {}
+        Threads::OfOne(_) | Threads::Run => synchronize(),
     };
     let mut result = Ok(());
     if all.is_empty() {
@@ -83,10 +86,18 @@ pub fn exchange_all(memory: &mut TargetMemory, all: &[(Addr, &[u8])], threads: T
     result
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has waited for all CPUs.
+    pub(super) static SYNCHRONIZED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
 /// Waits until each CPU has gone through the kernel, and so fetches instructions anew: membarrier(2),
 /// MEMBARRIER_CMD_GLOBAL. Where the kernel has none, 20 ms, which is several of its ticks.
 fn synchronize() {
     const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
+    #[cfg(test)]
+    SYNCHRONIZED.set(SYNCHRONIZED.get() + 1);
     // SAFETY: the call touches no memory of ours.
     if unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) } != 0 {
         std::thread::sleep(std::time::Duration::from_millis(20));
