@@ -101,6 +101,7 @@ impl Group {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use std::collections::btree_map::Entry;
 
     /// As a plain map has it; what is not taken is not taken later.
     #[test]
@@ -117,10 +118,12 @@ mod tests {
                 newest += random(12);
                 let back = [0, 0, 0, 5, 80, 3000][random(6) as usize];
                 let stack = newest.saturating_sub(random(back + 1));
-                if !plain.contains_key(&stack) {
-                    match firsts.enter(StackId(stack), site) {
-                        true => assert!(plain.insert(stack, site).is_none() && !refused.contains_key(&stack)),
-                        false => drop(refused.insert(stack, site)),
+                if let Entry::Vacant(place) = plain.entry(stack) {
+                    if firsts.enter(StackId(stack), site) {
+                        assert!(!refused.contains_key(&stack), "{stack} was not taken before");
+                        place.insert(site);
+                    } else {
+                        refused.insert(stack, site);
                     }
                 }
                 let known = stack.saturating_sub(random(200));

@@ -238,7 +238,7 @@ fn a_ring_that_has_grown_holds_four_times_as_many() {
     let shared = Made::default();
     let mut merge = Merge::default();
     let begin = 5 * RING_MOST - 100;
-    [CELL_HEAD, CELL_TAIL].map(|at| shared.set_word(cell_at(0) + at, begin));
+    [CELL_HEAD, CELL_TAIL].iter().for_each(|at| shared.set_word(cell_at(0) + at, begin));
     merge.open(0, begin, RING_MOST);
     for number in begin..begin + RING_MOST {
         let at = record_at(0, RING_MOST, number);
