@@ -1,7 +1,11 @@
 //! How much of its time a process spends in stops, and so whether it is to be put on the jump engine (`--engine auto`).
 
-/// Less than this is not worth a change to the program's code, which took 8 ms for jq, ns. With 100 ms, the trap engine took a fifth of what heaptrack takes of all of cc1's run.
-const WORTHWHILE_NS: u64 = 30_000_000;
+/// Less than this is not worth a change to the program's code, which took 8 ms for jq, ns. With 30 ms, runs of jq, perl,
+/// xmllint and python3 of half a second took 14 to 21 ms longer.
+const WORTHWHILE_NS: u64 = 10_000_000;
+
+/// Nor are fewer stops: on a busy machine a few of them may take long.
+const WORTHWHILE_STOPS: u64 = 100;
 
 /// It is too much from one part in so many of the time on.
 const SHARE: u64 = 5;
@@ -30,7 +34,7 @@ pub enum Promotion {
     Never,
     /// As soon as it can be done: `--engine jump`.
     AtOnce,
-    /// When its stops have taken a fifth of its time, over 30 ms of them: `--engine auto`.
+    /// When its stops have taken a fifth of its time, over 10 ms of them: `--engine auto`.
     WhenBusy,
 }
 
@@ -41,19 +45,21 @@ pub struct Load {
     now_ns: u64,
     /// By all its stops until then, ns.
     stops_ns: u64,
+    /// How many these were.
+    stops: u64,
 }
 
 impl Load {
     /// What `stops` took of `now_ns`, of which heaptrace has worked on them for `worked_ns`.
     pub fn new(now_ns: u64, stops: u64, worked_ns: u64) -> Self {
-        Self { now_ns, stops_ns: worked_ns.saturating_add(stops.saturating_mul(SWITCHES_NS)) }
+        Self { now_ns, stops_ns: worked_ns.saturating_add(stops.saturating_mul(SWITCHES_NS)), stops }
     }
 
     /// `self` is what it was when this was looked at last: if it has become too much until `now`, the part of that time that stops took, in tenths of a
     /// percent. A program that was idle for long, and is busy now, is judged by what it does now.
     pub fn is_too_much(&mut self, now: Self) -> Option<u32> {
         let taken = now.stops_ns.saturating_sub(self.stops_ns);
-        if taken < WORTHWHILE_NS {
+        if taken < WORTHWHILE_NS || now.stops.saturating_sub(self.stops) < WORTHWHILE_STOPS {
             return None;
         }
         let passed = now.now_ns.saturating_sub(self.now_ns);
@@ -71,21 +77,28 @@ mod tests {
 
     #[test]
     fn a_fifth_of_the_time_is_too_much() {
-        let load = |at_ms, stops_ms| Load { now_ns: at_ms * MS, stops_ns: stops_ms * MS };
-        assert_eq!(Load::default().is_too_much(load(100, 29)), None);
-        assert_eq!(Load::default().is_too_much(load(150, 30)), Some(200));
+        let load = |at_ms, stops_ms| Load { now_ns: at_ms * MS, stops_ns: stops_ms * MS, stops: stops_ms * 20 };
+        assert_eq!(Load::default().is_too_much(load(10, 9)), None);
+        assert_eq!(Load::default().is_too_much(load(50, 10)), Some(200));
         let mut looked = Load::default();
-        assert_eq!(looked.is_too_much(load(151, 30)), None);
+        assert_eq!(looked.is_too_much(load(51, 10)), None);
         // an hour of nothing, and then much
-        assert_eq!(looked.is_too_much(load(3_600_000, 59)), None);
-        assert_eq!(looked.is_too_much(load(3_600_001, 60)), None);
-        assert_eq!(looked.is_too_much(load(3_600_020, 80)), None);
-        assert_eq!(looked.is_too_much(load(3_600_033, 91)), Some(968));
+        assert_eq!(looked.is_too_much(load(3_600_000, 19)), None);
+        assert_eq!(looked.is_too_much(load(3_600_001, 20)), None);
+        assert_eq!(looked.is_too_much(load(3_600_010, 29)), None);
+        assert_eq!(looked.is_too_much(load(3_600_013, 31)), Some(916));
+    }
+
+    #[test]
+    fn a_few_stops_that_take_long_are_not_too_much() {
+        let load = |stops| Load { now_ns: 100 * MS, stops_ns: 90 * MS, stops };
+        assert_eq!(Load::default().is_too_much(load(99)), None);
+        assert_eq!(Load::default().is_too_much(load(100)), Some(900));
     }
 
     #[test]
     fn no_more_than_all_of_the_time_is_told() {
-        let now = Load { now_ns: 100 * MS, stops_ns: 150 * MS };
+        let now = Load { now_ns: 100 * MS, stops_ns: 150 * MS, stops: 100 };
         assert_eq!(Load::default().is_too_much(now), Some(1000));
     }
 
@@ -97,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_kernel_s_part_of_a_stop_counts() {
-        assert_eq!(Load::new(5, 10, 1_000), Load { now_ns: 5, stops_ns: 71_000 });
-        assert_eq!(Load::new(5, u64::MAX, 1), Load { now_ns: 5, stops_ns: u64::MAX });
+        assert_eq!(Load::new(5, 10, 1_000), Load { now_ns: 5, stops_ns: 71_000, stops: 10 });
+        assert_eq!(Load::new(5, u64::MAX, 1), Load { now_ns: 5, stops_ns: u64::MAX, stops: u64::MAX });
     }
 }

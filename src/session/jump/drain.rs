@@ -65,6 +65,7 @@ impl Process {
                 let next = jump.merge.take(&jump.region.mapping, most as usize, &mut records);
                 self.observer.model().look_ahead(records.iter().map(|(_, record)| record.block()));
                 let may_be_plain = jump.sampling.is_none() && self.observer.takes_all();
+                self.observer.define_stacks(self.space.unwinder.stacks());
                 for (cell, record) in &records {
                     if !(may_be_plain && plain::take(&mut self.observer, &mut jump, *cell, record, time_ns)) {
                         self.take_record(&mut jump, *cell, record, time_ns);
@@ -193,6 +194,8 @@ impl Process {
         };
         let is_walked = !matches!(record.stack, RecordedStack::Caller(_));
         let facts = self.facts_of(jump, record.function, stack, Addr(record.caller), is_walked);
+        // readers must know each stack whose facts are kept: the next call of it is a plain one
+        self.observer.define_stacks(self.space.unwinder.stacks());
         if self.is_passed_on(jump, cell, record, &facts) {
             return;
         }
@@ -213,7 +216,6 @@ impl Process {
             counted_since: record.kind != Kind::Ended && record.result != 0,
             time_ns,
         };
-        self.observer.define_stacks(self.space.unwinder.stacks());
         let recorded = self.observer.take_part(&part);
         self.note_recorded(jump, record);
         if begins && let Some(owner) = jump.owner_mut(cell) {
