@@ -39,7 +39,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("corefile", &["addr", "arch", "maps", "memory"]),
     ("cpython", &["addr", "memory"]),
     ("elf", &["addr", "arch", "maps", "unwinder"]),
-    ("heapmodel", &["addr", "allocators", "chunk", "event", "figures", "packed", "sampling"]),
+    ("heapmodel", &["addr", "allocators", "chunk", "event", "figures", "packed", "prefetch", "sampling"]),
     ("heapwalk", &["addr", "maps", "memory"]),
     ("leaks", &["addr", "arch", "heapmodel", "heapwalk", "leakclass", "maps", "memory"]),
     ("heapgraph", &["addr", "heapmodel", "heaptypes", "heapwalk", "leaks", "maps", "memory"]),
