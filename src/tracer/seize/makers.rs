@@ -53,11 +53,19 @@ fn maker(line: &str, flags_at: impl FnOnce(u64) -> Option<u64>) -> Option<Maker>
 }
 
 fn maker_of(pid: i32, tid: i32) -> Option<Maker> {
-    let line = procfs::system_call_line(pid, tid)?;
+    // Of a thread that lives, and whose line can't be read, nothing is known: a task that it makes would not be traced.
+    let Some(line) = procfs::system_call_line(pid, tid) else {
+        return goes_on(pid, tid).then_some(Maker::Runs);
+    };
     let maker = maker(&line, |at| TargetMemory::open(pid, tid).ok()?.read_u64(Addr(at)))?;
     // one that is stopped at the end of the call has made its task; and that stops with its maker's registers
-    let sleeps = || matches!(procfs::state(pid, tid), Some(b'S' | b'D' | b'R'));
-    (maker == Maker::Runs || sleeps()).then_some(maker)
+    (maker == Maker::Runs || goes_on(pid, tid)).then_some(maker)
+}
+
+/// Whether a thread has neither stopped nor ended. A look that fails once does not say that it is gone.
+fn goes_on(pid: i32, tid: i32) -> bool {
+    let state = || procfs::state(pid, tid);
+    matches!(state().or_else(state), Some(b'S' | b'D' | b'R' | b'?'))
 }
 
 /// Waits until each of `tids`, seized threads of process `pid`, was seen outside of a call that makes a task. Returns
