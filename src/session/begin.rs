@@ -18,6 +18,7 @@ use crate::event::Preexisting;
 use crate::jump::load::Promotion;
 use crate::progress::Progress;
 use crate::tracer::control::{self, Control, SignalMask};
+use crate::tracer::guardian;
 use crate::tracer::guardian::orphan::{self, Repaired};
 use crate::tracer::launch::{self, Program};
 use crate::tracer::libunwind::Libunwind;
@@ -141,6 +142,7 @@ impl Session {
             return Err(SessionError::Not64Bit { what: format!("process {pid}") });
         }
         chain::require_outside(pid)?;
+        guardian::await_others(pid);
         // Else its breakpoints would be taken for the program's own code. Whoever may not look hears why below.
         let repaired = orphan::repair(pid).ok().flatten();
         let threads = seize::seize_to_patch(pid)?;

@@ -14,6 +14,7 @@
 //! It lives in a session of its own, where no terminal reaches it, and holds none of heaptrace's descriptors: whoever
 //! reads the other end of one must see its end when heaptrace does.
 
+mod claim;
 pub mod orphan;
 mod record;
 mod rescue;
@@ -26,6 +27,8 @@ use super::sigtrap_fallback::SigtrapFallback;
 use super::{Result, TracerError};
 use crate::addr::Addr;
 use crate::patches::Patch;
+use claim::Claim;
+pub use claim::await_others;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, setsockopt, socketpair, sockopt,
 };
@@ -33,7 +36,7 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use record::{Record, What};
 pub use rescue::stand_by;
 use std::io::IoSlice;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -174,13 +177,12 @@ struct Link {
 
 impl Link {
     /// A guardian that was killed, or stopped, must not hinder the tracing.
-    fn send(&self, record: Record, memory: Option<&TargetMemory>) {
+    fn send(&self, record: Record, held: &[RawFd]) {
         if self.lost.load(Ordering::Relaxed) {
             return;
         }
         let bytes = record.encode();
-        let descriptor = memory.map(|memory| [memory.descriptor().as_raw_fd()]);
-        let rights: Vec<_> = descriptor.iter().map(|fds| ControlMessage::ScmRights(fds)).collect();
+        let rights: Vec<_> = (!held.is_empty()).then_some(ControlMessage::ScmRights(held)).into_iter().collect();
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = loop {
             match sendmsg::<()>(
@@ -223,16 +225,16 @@ impl Guardian {
     /// Begins to guard an address space of process `pid`.
     pub fn guard(&self, pid: i32, memory: &TargetMemory) -> Guarded {
         let space = self.spaces.fetch_add(1, Ordering::Relaxed);
-        let guarded = Guarded { link: Arc::clone(&self.link), space };
-        guarded.link.send(Record { space, what: What::Space { pid } }, Some(memory));
+        let guarded = Guarded { link: Arc::clone(&self.link), space, claim: Claim::on(pid) };
+        guarded.introduce(What::Space { pid }, memory);
         guarded
     }
 
     /// The same for a copy of a guarded address space, made by a fork, which has all in it that `original` has.
     pub fn guard_copy(&self, pid: i32, memory: &TargetMemory, original: &Guarded) -> Guarded {
         let space = self.spaces.fetch_add(1, Ordering::Relaxed);
-        let guarded = Guarded { link: Arc::clone(&self.link), space };
-        guarded.link.send(Record { space, what: What::Copy { pid, of: original.space } }, Some(memory));
+        let guarded = Guarded { link: Arc::clone(&self.link), space, claim: Claim::on(pid) };
+        guarded.introduce(What::Copy { pid, of: original.space }, memory);
         guarded
     }
 }
@@ -242,16 +244,24 @@ impl Guardian {
 pub struct Guarded {
     link: Arc<Link>,
     space: u32,
+    claim: Claim,
 }
 
 impl Guarded {
     fn tell(&self, what: What) {
-        self.link.send(Record { space: self.space, what }, None);
+        self.link.send(Record { space: self.space, what }, &[]);
+    }
+
+    /// The first record of the address space: its memory goes with it, and the claim on its process.
+    fn introduce(&self, what: What, memory: &TargetMemory) {
+        let held: Vec<_> = [Some(memory.descriptor()), self.claim.descriptor()].into_iter().flatten().collect();
+        let held: Vec<_> = held.iter().map(AsRawFd::as_raw_fd).collect();
+        self.link.send(Record { space: self.space, what }, &held);
     }
 
     /// A new guardian has to hear of this address space, of process `pid`; it knows nothing of it yet.
     pub fn begin_anew(&self, pid: i32, memory: &TargetMemory) {
-        self.link.send(Record { space: self.space, what: What::Space { pid } }, Some(memory));
+        self.introduce(What::Space { pid }, memory);
     }
 
     /// A patch is about to be written.

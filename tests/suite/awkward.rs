@@ -101,6 +101,43 @@ fn killed_while_threads_execute() {
     killed_at_an_exec("3", 20);
 }
 
+/// A process that executes others all the time, by a child that shares its memory until it does: heaptrace is killed at
+/// any moment of that, and the next one comes before its guardian has gone. The process lives, and so do the children of
+/// vfork; what README says of those of posix_spawn is left out.
+fn killed_while_it_starts_others(engine: &str, rounds: u32) {
+    let mut target = Program::fixture("starts_others").start();
+    let pid: i32 = target.value("ready").parse().unwrap();
+    for round in 0..crate::suite::rounds(rounds) {
+        let tracer = Program::new("/bin/true");
+        let attached = tracer.start_attached(&["--engine", engine], pid);
+        match round % 3 {
+            0 => procfs::wait_until_answered(pid),
+            1 => procfs::wait_until("it is traced", || procfs::tracer_of(pid) != 0),
+            _ => procfs::wait_until_probed(pid),
+        }
+        // at another moment each time
+        let since = Instant::now();
+        procfs::wait_until("its moment has come", || since.elapsed() > Duration::from_micros(u64::from(round) * 900));
+        kill(Pid::from_raw(attached.pid()), Signal::SIGKILL).unwrap();
+        attached.assert_killed();
+        target.send("still alive?");
+        assert!(target.line().starts_with("alive "), "{engine}, kill {round}");
+    }
+    target.feed(b"");
+    target.wait().success();
+}
+
+#[test]
+fn killed_while_a_process_starts_others_by_vfork_and_posix_spawn() {
+    killed_while_it_starts_others("trap", 20);
+}
+
+/// The jump engine's memory is shared with such a child, too.
+#[test]
+fn killed_while_a_process_starts_others_by_vfork_and_posix_spawn_with_the_jump_engine() {
+    killed_while_it_starts_others("jump", 20);
+}
+
 /// In the first moments of an attach a thread runs into probes all the time: no probe may stand before our handler for
 /// SIGTRAP is
 /// installed. An image that the dynamic linker is loading meets one, too.

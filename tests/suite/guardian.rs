@@ -153,12 +153,14 @@ fn t42_killed_while_it_is_stopped() {
 fn a_guardian_leaves_with_heaptrace() {
     let program = Program::fixture("victim").args(["1"]);
     let mut running = program.start_traced(&[]);
-    running.value("ready");
+    let pid: i32 = running.value("ready").parse().unwrap();
     let guardian = guardian_of(running.pid());
     for entry in std::fs::read_dir(format!("/proc/{guardian}/fd")).unwrap() {
         let target = std::fs::read_link(entry.unwrap().path()).unwrap();
         let target = target.to_string_lossy();
-        assert!(target == "/dev/null" || target.starts_with("socket:") || target.ends_with("/mem"), "{target}");
+        // its own standard streams, what it hears by, the program's memory, and the claim on the program
+        let is_its_own = target == "/dev/null" || target.starts_with("socket:");
+        assert!(is_its_own || target.ends_with("/mem") || target == format!("/proc/{pid}"), "{target}");
     }
     running.wait().success();
     wait_until_gone(guardian);
@@ -201,7 +203,44 @@ fn kill_both(heaptrace: i32, pid: i32) {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(killed), Signal::SIGKILL).unwrap();
     }
     wait_until_gone(guardian);
+    wait_until_untraced(pid);
+}
+
+fn wait_until_untraced(pid: i32) {
     procfs::wait_until("nobody traces it", || procfs::threads(pid).into_iter().all(|tid| procfs::tracer_of(tid) == 0));
+}
+
+/// T42: another heaptrace attaches while the guardian of one that was killed has not begun its work. It took what stood
+/// there for left by nobody, and both wrote to the same places: programs died of that.
+#[test]
+fn t42_an_attach_waits_for_the_guardian_of_another_heaptrace() {
+    attach_rounds("2", 2, |victim, pid, attached| {
+        let guardian = guardian_of(attached.pid());
+        let send = |signal: Signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), signal).unwrap();
+        send(Signal::SIGSTOP);
+        procfs::wait_until("the guardian stands still", || procfs::state(guardian) == Some('T'));
+        attached.signal(Signal::SIGKILL);
+        attached.assert_killed();
+        wait_until_untraced(pid);
+        let differences = procfs::text_differences(pid);
+        assert_ne!(differences, []);
+        let tracer = Program::new("/bin/true");
+        let next = tracer.start_attached(&[], pid);
+        // so long it would have needed by far, had it not waited
+        let began = std::time::Instant::now();
+        procfs::wait_until("its time has passed", || {
+            assert_eq!(procfs::tracer_of(pid), 0, "it does not wait");
+            began.elapsed() > std::time::Duration::from_secs(1)
+        });
+        assert_eq!(procfs::text_differences(pid), differences, "it has written to the code");
+        send(Signal::SIGCONT);
+        procfs::wait_until_answered(pid);
+        wait_until_gone(guardian);
+        procfs::order(pid, "detach");
+        next.wait().success();
+        procfs::wait_until_let_go(pid);
+        assert_untouched(victim, pid);
+    });
 }
 
 fn doctor(pid: i32) -> String {

@@ -24,8 +24,8 @@ pub enum Threads {
 }
 
 /// Writes the original bytes wherever something of `patches`, in ascending order of address, stands. First where a byte
-/// of ours says that code of ours is to do nothing more; then over the jumps, of which no thread may see half; last
-/// over the int3s.
+/// of ours says that code of ours is to do nothing more; then over the int3s, of which some threads die when heaptrace
+/// is gone; last over the jumps, of which no thread may see half: that takes up to 50 ms.
 ///
 /// # Errors
 /// The first; what can be written is.
@@ -45,13 +45,12 @@ pub fn write_originals<'p>(
     for (addr, patch) in written.iter().filter(|(_, patch)| patch.is_switch()) {
         result = result.and(exchange(memory, *addr, patch.original()));
     }
-    let jumps: Vec<_> =
-        written.iter().filter(|(_, patch)| patch.len() > 1).map(|(addr, patch)| (*addr, patch.original())).collect();
-    result = result.and(exchange_all(memory, &jumps, threads));
     for (addr, patch) in written.iter().filter(|(_, patch)| patch.len() == 1 && !patch.is_switch()) {
         result = result.and(exchange(memory, *addr, patch.original()));
     }
-    result
+    let jumps: Vec<_> =
+        written.iter().filter(|(_, patch)| patch.len() > 1).map(|(addr, patch)| (*addr, patch.original())).collect();
+    result.and(exchange_all(memory, &jumps, threads))
 }
 
 /// Writes the bytes of several patches, or what was under them, while threads may run through them. Between the steps

@@ -41,6 +41,9 @@ const ALWAYS_READ: u64 = 256 << 20;
 /// Code is compared in pieces of so many bytes.
 const PIECE: u64 = 64 * 1024;
 
+/// The first byte of `jmp rel32`.
+const JUMP: u8 = 0xe9;
+
 /// Room for our code begins at multiples of this.
 const ALIGNMENT: usize = 16;
 
@@ -102,7 +105,7 @@ impl Orphan {
             search.compare(module);
         }
         let Search { memory, written, unproved, .. } = search;
-        Ok(Looked::Orphan(Box::new(Self { space: Space { pid, memory, written }, unproved })))
+        Ok(Looked::Orphan(Box::new(Self { space: Space { pid, memory, written, _claim: None }, unproved })))
     }
 
     /// How many breakpoints of ours stand in its code.
@@ -315,13 +318,21 @@ impl Search {
             if at < segment.start || self.memory.read_uncached(at, &mut present) != present.len() {
                 return None;
             }
-            let [0xe9, distance @ ..] = present else { return None };
-            let to = at.0.wrapping_add(JUMP_LEN as u64).wrapping_add_signed(i32::from_le_bytes(distance).into());
-            self.regions.iter().find(|region| (region.0 + STUBS..region.0 + CODE_SIZE).contains(&to))?;
+            let jump = jump_in(at, present, &self.regions)?;
             let original = read(file, segment.offset + (at.0 - segment.start.0), JUMP_LEN);
-            Some((at, Patch::new(&original, &present)?))
+            Some((at, Patch::new(&original, &jump)?))
         })
     }
+}
+
+/// The jump that stands at `at`, if it leads to one of these regions. Whoever was killed while it was written, or taken
+/// out, has left an int3 in the place of its first byte: only with the other bytes is that undone.
+fn jump_in(at: Addr, present: [u8; JUMP_LEN], regions: &[Addr]) -> Option<[u8; JUMP_LEN]> {
+    let [JUMP | INT3, distance @ ..] = present else { return None };
+    let to = at.0.wrapping_add(JUMP_LEN as u64).wrapping_add_signed(i32::from_le_bytes(distance).into());
+    regions.iter().find(|region| (region.0 + STUBS..region.0 + CODE_SIZE).contains(&to))?;
+    let [a, b, c, d] = distance;
+    Some([JUMP, a, b, c, d])
 }
 
 /// Where the zeros begin that end the last page of a segment.
@@ -372,6 +383,24 @@ fn read(file: &File, offset: u64, size: usize) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::elf::testing::TempDir;
+
+    #[test]
+    fn a_jump_that_is_half_written_is_known_as_one() {
+        let (at, region) = (Addr(0x40_0000), Addr(0x10_0000));
+        let distance = |to: u64| i32::try_from(to.cast_signed() - (at.0 + 5).cast_signed()).unwrap().to_le_bytes();
+        let jump = |first: u8, to: u64| {
+            let [a, b, c, d] = distance(to);
+            [first, a, b, c, d]
+        };
+        let stub = region.0 + STUBS;
+        let known = |bytes| jump_in(at, bytes, &[Addr(0x1000), region]);
+        assert_eq!(known(jump(0xe9, stub)), Some(jump(0xe9, stub)));
+        assert_eq!(known(jump(INT3, stub)), Some(jump(0xe9, stub)));
+        assert_eq!(known(jump(0x55, stub)), None);
+        for elsewhere in [region.0, region.0 + CODE_SIZE, at.0] {
+            assert_eq!([0xe9, INT3].map(|first| known(jump(first, elsewhere))), [None, None]);
+        }
+    }
 
     /// A sparse file of a terabyte that begins as this program does.
     #[test]

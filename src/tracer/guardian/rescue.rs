@@ -41,8 +41,8 @@ pub fn stand_by(pinned: bool) -> Result<()> {
     let mut watcher = StopWatcher::of(stdin.as_fd());
     loop {
         watcher.wait(stdin.as_fd(), || spaces.values().map(|space| space.pid));
-        let Some((record, memory)) = receive(stdin.as_fd())? else { break };
-        note(&mut spaces, record, memory);
+        let Some((record, held)) = receive(stdin.as_fd())? else { break };
+        note(&mut spaces, record, held);
     }
     // First the code of all: threads may be in front of our breakpoints at this moment.
     for space in spaces.values_mut() {
@@ -70,11 +70,19 @@ fn unpin(pid: i32, cpus: &CpuSet) {
     }
 }
 
-/// The next record and the descriptor that came with it. None at the end.
-fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Record, Option<OwnedFd>)>> {
+/// What comes with the first record of an address space.
+#[derive(Debug, Default)]
+struct Held {
+    memory: Option<OwnedFd>,
+    /// Of the [claim](super::claim) on its process.
+    claim: Option<OwnedFd>,
+}
+
+/// The next record and what came with it. None at the end.
+fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Record, Held)>> {
     loop {
         let mut bytes = [0; SIZE];
-        let mut descriptors = nix::cmsg_space!([i32; 1]);
+        let mut descriptors = nix::cmsg_space!([i32; 2]);
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let received =
             match recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut descriptors), MsgFlags::MSG_CMSG_CLOEXEC) {
@@ -82,12 +90,12 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Record, Option<OwnedFd>)>> 
                 Err(error) => return Err(TracerError::Own { operation: "listen to heaptrace", source: error.into() }),
                 Ok(received) => received,
             };
-        let mut memory = None;
+        let mut all = Vec::new();
         for message in received.cmsgs().into_iter().flatten() {
             if let ControlMessageOwned::ScmRights(new) = message {
                 for descriptor in new {
                     // SAFETY: the kernel has just made this descriptor for us.
-                    memory = Some(unsafe { OwnedFd::from_raw_fd(descriptor) });
+                    all.push(unsafe { OwnedFd::from_raw_fd(descriptor) });
                 }
             }
         }
@@ -96,21 +104,22 @@ fn receive(socket: BorrowedFd<'_>) -> Result<Option<(Record, Option<OwnedFd>)>> 
             return Ok(None);
         }
         if let Some(record) = bytes.get(..count).and_then(Record::decode) {
-            return Ok(Some((record, memory)));
+            let mut all = all.into_iter();
+            return Ok(Some((record, Held { memory: all.next(), claim: all.next() })));
         }
     }
 }
 
-fn note(spaces: &mut BTreeMap<u32, Space>, record: Record, memory: Option<OwnedFd>) {
-    match (record.what, memory) {
+fn note(spaces: &mut BTreeMap<u32, Space>, record: Record, held: Held) {
+    match (record.what, held.memory) {
         (What::Space { pid }, Some(memory)) => {
             let memory = TargetMemory::from_descriptor(pid, memory);
-            spaces.insert(record.space, Space { pid, memory, written: Written::default() });
+            spaces.insert(record.space, Space { pid, memory, written: Written::default(), _claim: held.claim });
         }
         (What::Copy { pid, of }, Some(memory)) => {
             let memory = TargetMemory::from_descriptor(pid, memory);
             let written = spaces.get(&of).map(|original| original.written.clone()).unwrap_or_default();
-            spaces.insert(record.space, Space { pid, memory, written });
+            spaces.insert(record.space, Space { pid, memory, written, _claim: held.claim });
         }
         (What::Forget, _) => {
             spaces.remove(&record.space);
@@ -129,6 +138,8 @@ pub(super) struct Space {
     pub(super) pid: i32,
     pub(super) memory: TargetMemory,
     pub(super) written: Written,
+    /// Nobody else attaches to the process as long as this is open.
+    pub(super) _claim: Option<OwnedFd>,
 }
 
 /// What was written to one address space.
@@ -219,7 +230,7 @@ impl Space {
                 continue;
             }
             let Ok(memory) = TargetMemory::open(pid, pid) else { continue };
-            let mut copy = Self { pid, memory, written: self.written.clone() };
+            let mut copy = Self { pid, memory, written: self.written.clone(), _claim: None };
             if copy.is_copy() {
                 known.insert(pid);
                 copy.restore();
@@ -496,8 +507,8 @@ mod tests {
     /// What a guardian hears of one address space, until heaptrace is gone.
     fn heard(socket: BorrowedFd<'_>) -> BTreeMap<u32, Space> {
         let mut spaces = BTreeMap::new();
-        while let Some((record, memory)) = receive(socket).unwrap() {
-            note(&mut spaces, record, memory);
+        while let Some((record, held)) = receive(socket).unwrap() {
+            note(&mut spaces, record, held);
         }
         spaces
     }
