@@ -98,7 +98,11 @@ pub(super) fn await_all(pid: i32, tids: impl Iterator<Item = i32>) -> Result<Vec
                 }
                 continue;
             }
-            let (seen, stops_again) = look_at_interrupted(pid, tid)?;
+            let (seen, stops_again) = match look_at_interrupted(pid, tid) {
+                // it has ended since, and makes nothing any more
+                Err(error) if error.is_out_of_reach() => (true, false),
+                looked => looked?,
+            };
             if seen {
                 awaited.remove(&tid);
             }
