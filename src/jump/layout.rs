@@ -186,8 +186,8 @@ pub const TIMED_NEVER: u32 = u32::MAX;
 pub const TIMED_MOST: u64 = 1 << 18;
 /// In a cell, in a line of its own: a u64, how many records were published in all. Written by the thread only.
 pub const CELL_HEAD: u64 = 64;
-/// In a cell: a u64, how many records its ring has room for: a power of two, [`RING_LEAST`] to [`RING_MOST`]. Written by
-/// the tracer, while the thread stands or has no cell yet.
+/// In a cell: a u64, how many records its ring has room for: a power of two, [`RING_LEAST`] to [`RING_MOST`]. Written
+/// by the tracer, while the thread stands or has no cell yet.
 pub const CELL_RING: u64 = 72;
 /// In a cell, in a line of its own: a u64, how many records the tracer has taken. Written by the tracer only.
 pub const CELL_TAIL: u64 = 128;

@@ -1,7 +1,7 @@
 //! How much of its time a process spends in stops, and so whether it is to be put on the jump engine (`--engine auto`).
 
-/// Less than this is not worth a change to the program's code, which took 8 ms for jq, ns. With 30 ms, runs of jq, perl,
-/// xmllint and python3 of half a second took 14 to 21 ms longer.
+/// Less than this is not worth a change to the program's code, which took 8 ms for jq, ns. With 30 ms, runs of jq,
+/// perl, xmllint and python3 of half a second took 14 to 21 ms longer.
 const WORTHWHILE_NS: u64 = 10_000_000;
 
 /// Nor are fewer stops: on a busy machine a few of them may take long.

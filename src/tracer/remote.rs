@@ -213,9 +213,9 @@ fn require_unfiltered(tid: i32) -> Result<()> {
     }
 }
 
-/// Of a thread that has entered a system call, and has a filter by now. The kernel asks filters behind this stop. So the
-/// thread reads nothing from no file instead, which even the strict mode allows (seccomp(2)). To make no call at all, by
-/// the number −1, would be asked of the filter, too.
+/// Of a thread that has entered a system call, and has a filter by now. The kernel asks filters behind this stop. So
+/// the thread reads nothing from no file instead, which even the strict mode allows (seccomp(2)). To make no call at
+/// all, by the number −1, would be asked of the filter, too.
 fn make_harmless(thread: &Stopped) -> Result<()> {
     let mut harmless = thread.registers()?;
     let r = &mut harmless.0;

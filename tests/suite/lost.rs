@@ -213,8 +213,8 @@ fn a_busy_process_is_classified_and_lives() {
     super::attach::assert_victim_well(victim, pid);
 }
 
-/// Pages of a file that a FUSE server would have to bring, and does not, hold no look up: of a private mapping they hold
-/// nothing, of a shared one they may, and are named.
+/// Pages of a file that a FUSE server would have to bring, and does not, hold no look up: of a private mapping they
+/// hold nothing, of a shared one they may, and are named.
 #[test]
 fn pages_of_a_file_that_nobody_serves_hold_nothing_up() {
     for (way, status) in [("private", 23), ("shared", 125)] {

@@ -75,8 +75,8 @@ impl PlainFunctions {
     }
 }
 
-/// Tells the observer of a call that a record is of, where blocks are not sampled and nothing pauses. False if more must
-/// be known of it.
+/// Tells the observer of a call that a record is of, where blocks are not sampled and nothing pauses. False if more
+/// must be known of it.
 #[inline]
 pub(super) fn take(observer: &mut Observer, jump: &mut Jump, cell: u16, record: &Record, time_ns: u64) -> bool {
     let (id, is_walked) = match record.stack {

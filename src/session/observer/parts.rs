@@ -24,8 +24,8 @@ impl Observer {
         self.stream.tell_allocated(time_ns, block, size, by);
     }
 
-    /// A call gives back a block, which is not null, and is `internal` or not: see [`EventKind::Freed`]. Where each call
-    /// is recorded.
+    /// A call gives back a block, which is not null, and is `internal` or not: see [`EventKind::Freed`]. Where each
+    /// call is recorded.
     #[inline]
     pub(in crate::session) fn take_freed(
         &mut self,

@@ -13,8 +13,8 @@ use std::fs::{File, TryLockError};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// So long an attach waits for a guardian. It needs some 50 ms as a rule, and up to ten seconds where threads don't come
-/// out of our code; anyone may hold such a lock for ever.
+/// So long an attach waits for a guardian. It needs some 50 ms as a rule, and up to ten seconds where threads don't
+/// come out of our code; anyone may hold such a lock for ever.
 const PATIENCE: Duration = Duration::from_secs(12);
 
 /// So long the process of the claim may be traced by somebody who is no guardian until that is told: one that was

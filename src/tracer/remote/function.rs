@@ -88,9 +88,9 @@ pub fn has_room(resume: &RawRegs, mappings: &[Mapping]) -> bool {
 ///
 /// # Errors
 /// [`TracerError::Filtered`] if there is a filter of system calls that it may meet ([`Filters`]): functions make some,
-/// too. Any failure of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead; [`TracerError::Unresponsive`] if the
-/// function takes too long: the
-/// thread then goes on by itself when it has returned.
+/// too. Any failure of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead;
+/// [`TracerError::Unresponsive`] if the function takes too long: the thread then goes on by itself when it has
+/// returned.
 pub fn call(
     thread: &Stopped,
     resume: &RawRegs,
