@@ -33,7 +33,7 @@
 //! From the bottom to the top; each imports only such as stand before it. `ARCHITECTURE.md` says more.
 //!
 //! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `advice`, `leakclass`, `progress`, `ctl`,
-//! `chunk`, `prefetch`, `triggers`.
+//!   `chunk`, `prefetch`, `triggers`.
 //! * The pure core: `memory`, `arch`, `maps`, `allocators`, `patches`, `breakpoints`, `jump`, `event`, `calls`, `fill`, `unwinder`, `elf`, `heapmodel`, `leaks`.
 //! * What was found: [`profile`], `check`, `symbols`, `export`.
 //! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`, `replay` (traces instead of stops).
