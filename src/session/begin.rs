@@ -146,18 +146,9 @@ impl Session {
         // Else its breakpoints would be taken for the program's own code. Whoever may not look hears why below.
         let repaired = orphan::repair(pid).ok().flatten();
         let threads = seize::seize_to_patch(pid)?;
-        // Threads end while we look, and a leader that has ended has no memory any more.
-        let lives = |tid: i32| !matches!(procfs::state(pid, tid), None | Some(b'Z' | b'X'));
         let open = |tid| AddressSpace::open(pid, tid, common.settings.guardian.as_ref(), &common.objects);
-        let opened = threads
-            .iter()
-            .map(|thread| thread.tid)
-            .filter(|&tid| lives(tid))
-            .find_map(|tid| Some((tid, open(tid).ok()?)));
-        let (live, mut space) = match opened {
-            Some(opened) => opened,
-            None => (pid, open(pid)?),
-        };
+        let tids = threads.iter().map(|thread| thread.tid);
+        let (live, mut space) = procfs::through_any(pid, tids, |tid| Ok((tid, open(tid)?)))?;
         let sharers = seize::seize_sharers(pid, live)?;
         if common.settings.jump != Promotion::Never {
             space.look_ahead_at_entries();
@@ -242,7 +233,7 @@ impl Process {
         self.define_image();
         self.note_trap_action(live);
         self.space.set_probing(Probing::None, &self.settings.table)?;
-        self.refresh_modules(live);
+        self.refresh_modules_through_any();
         Ok(())
     }
 
@@ -255,19 +246,17 @@ impl Process {
             return;
         }
         // Modules may have come and gone since the image was looked at.
-        let live = self.live_task();
-        self.refresh_modules(live);
+        self.refresh_modules_through_any();
         match self.space.place_held_back() {
             Err(error) if !error.is_out_of_reach() => self.warn_once(error.to_string()),
             _ => {}
         }
         // The dynamic linker is watched only now.
-        self.refresh_modules(live);
+        self.refresh_modules_through_any();
     }
 
-    /// A task that has memory: a leader that has ended has none any more.
+    /// A task that has not ended, if there is one.
     fn live_task(&self) -> i32 {
-        let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
-        self.tasks.tids().into_iter().find(lives).unwrap_or(self.pid)
+        procfs::through_any(self.pid, self.tasks.tids(), Ok).unwrap_or(self.pid)
     }
 }

@@ -87,9 +87,11 @@ impl Process {
     pub(super) fn look_for_existing(&mut self, stops: &mut Stops) -> Result<()> {
         let began = Instant::now();
         let inside = self.leave_allocator(stops)?;
-        let lives = |tid: &i32| !matches!(procfs::state(self.pid, *tid), None | Some(b'Z' | b'X'));
-        let Some(live) = self.tasks.tids().into_iter().find(lives) else { return Ok(()) };
-        self.space.refresh_maps(live)?;
+        let refresh = |tid| self.space.refresh_maps(tid).map(|()| tid);
+        let live = match procfs::through_any(self.pid, self.tasks.tids(), refresh) {
+            Err(error) if error.is_out_of_reach() => return Ok(()),
+            refreshed => refreshed?,
+        };
         self.space.memory.new_stop(live);
         let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
         let mappings: Vec<Mapping> = self.space.mappings().iter().filter(is_the_program_s).cloned().collect();

@@ -329,7 +329,20 @@ impl Process {
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.
     pub(super) fn refresh_modules(&mut self, tid: i32) {
-        match self.space.refresh(tid, &self.settings.table, &self.settings.search) {
+        let refreshed = self.space.refresh(tid, &self.settings.table, &self.settings.search);
+        self.note_refreshed(refreshed);
+    }
+
+    /// The same while threads run, each of which may end at any moment.
+    pub(super) fn refresh_modules_through_any(&mut self) {
+        let Self { space, settings, .. } = self;
+        let look = |tid| space.refresh(tid, &settings.table, &settings.search);
+        let refreshed = procfs::through_any(self.pid, self.tasks.tids(), look);
+        self.note_refreshed(refreshed);
+    }
+
+    fn note_refreshed(&mut self, refreshed: Result<Vec<String>>) {
+        match refreshed {
             Ok(warnings) => {
                 for warning in warnings {
                     self.warn_once(warning);

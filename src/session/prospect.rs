@@ -77,7 +77,7 @@ pub fn prospect_of(pid: i32) -> Result<Prospect> {
 
 /// Whether one of the objects that define malloc may walk the stacks of its callers.
 fn walks_stacks(pid: i32) -> Result<bool> {
-    let mappings = maps::parse(&procfs::read(pid, "maps")?).unwrap_or_default();
+    let mappings = maps::parse(&procfs::maps(pid)?).unwrap_or_default();
     let program = procfs::executable(pid);
     let mut walks = false;
     for module in maps::modules(&mappings).iter().filter(|module| !module.is_vdso() && !module.deleted) {

@@ -213,7 +213,7 @@ impl AddressSpace {
     }
 
     fn read_maps(&mut self, tid: i32) -> Result<()> {
-        let text = procfs::read(tid, "maps")?;
+        let text = procfs::maps(tid)?;
         match maps::parse(&text) {
             Ok(mut mappings) => {
                 for mapping in &mut mappings {

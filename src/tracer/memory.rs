@@ -61,12 +61,17 @@ pub struct TargetMemory {
 
 impl TargetMemory {
     /// Opens the memory of the address space that the live task `tid` of process `pid` has now.
+    ///
+    /// # Errors
+    /// [`TracerError::Died`] if the task has ended, whose memory could be opened until it is waited for, and would read
+    /// as nothing; [`TracerError::ProcFile`] if it can't be opened.
     pub fn open(pid: i32, tid: i32) -> Result<Self> {
         let path = format!("/proc/{tid}/mem");
         let file = injection::point(Call::Other)
             .and_then(|()| OpenOptions::new().read(true).write(true).open(&path))
             .map_err(|source| super::procfs::unreadable(tid, path, source))?;
-        Ok(Self::new(pid, tid, file))
+        let memory = Self::new(pid, tid, file);
+        if memory.is_gone() { Err(TracerError::Died { tid }) } else { Ok(memory) }
     }
 
     /// The memory that a descriptor of `/proc/TID/mem` leads to, where `pid` is its process.

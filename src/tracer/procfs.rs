@@ -38,12 +38,25 @@ pub(super) fn unreadable(tid: i32, path: String, source: std::io::Error) -> Trac
     }
 }
 
-/// The mappings of the live task `tid`. Its process's own files under /proc are empty once the first thread has ended.
+/// The text of /proc/TID/maps of the live task `tid`. Its process's own files under /proc are empty once the first
+/// thread has ended.
 ///
 /// # Errors
-/// They can't be read.
+/// It can't be read. [`TracerError::Died`] also if the task has ended and nobody has taken its status yet: the kernel
+/// then shows an empty file (`m_start` of fs/proc/task_mmu.c). That does not say that the process has no memory.
+pub fn maps(tid: i32) -> Result<Vec<u8>> {
+    match read(tid, "maps") {
+        Ok(text) if text.is_empty() => Err(TracerError::Died { tid }),
+        read => read,
+    }
+}
+
+/// The mappings of the live task `tid`, of which there is at least one.
+///
+/// # Errors
+/// Those of [`maps`].
 pub fn mappings(tid: i32) -> Result<Vec<Mapping>> {
-    maps::parse(&read(tid, "maps")?).map_err(|error| TracerError::Own {
+    maps::parse(&maps(tid)?).map_err(|error| TracerError::Own {
         operation: "read the memory map of the process",
         source: std::io::Error::other(error),
     })
@@ -82,6 +95,32 @@ pub fn tasks(pid: i32) -> Result<Vec<i32>> {
         .and_then(|()| std::fs::read_dir(&path))
         .map_err(|source| unreadable(pid, path, source))?;
     Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// What `look` sees of the memory of process `pid` through one of its tasks `tids`: the first that lives until `look` is
+/// done. The leader is tried first, as it outlives the others in most programs; a thread may end at any moment, and
+/// shows nothing then.
+///
+/// # Errors
+/// That of the first look that fails for another reason than the end of its task; [`TracerError::Died`] if none lives.
+pub fn through_any<T>(
+    pid: i32,
+    tids: impl IntoIterator<Item = i32>,
+    mut look: impl FnMut(i32) -> Result<T>,
+) -> Result<T> {
+    let mut tids: Vec<i32> = tids.into_iter().collect();
+    tids.sort_by_key(|tid| *tid != pid);
+    for tid in tids {
+        let lives = || !matches!(state(pid, tid), None | Some(b'Z' | b'X'));
+        if !lives() {
+            continue;
+        }
+        match look(tid) {
+            Err(error) if error.is_out_of_reach() || !lives() => tracing::debug!("task {tid} has ended: {error}"),
+            seen => return seen,
+        }
+    }
+    Err(TracerError::Died { tid: pid })
 }
 
 /// The ids of all processes that can be seen.
@@ -533,13 +572,27 @@ mod tests {
         }
         let of_zombie = mappings(pid);
         child.wait().unwrap();
-        let is_gone = |answer: &Result<Vec<Mapping>>| match answer {
-            Err(error) => error.is_out_of_reach(),
-            Ok(mappings) => mappings.is_empty(),
-        };
-        assert!(is_gone(&of_zombie), "{of_zombie:?}");
+        assert!(of_zombie.as_ref().is_err_and(TracerError::is_out_of_reach), "{of_zombie:?}");
         let after_the_end = mappings(pid);
         assert!(after_the_end.as_ref().is_err_and(TracerError::is_out_of_reach), "{after_the_end:?}");
+    }
+
+    /// A thread that has ended since it was listed says nothing of the process: the next one is asked.
+    #[test]
+    fn any_task_that_lives_is_looked_through_the_leader_first() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let own = super::super::control::thread_id();
+        let died = |tid| Err(TracerError::Died { tid });
+        let tids = || [own, pid, i32::MAX];
+        assert_eq!(through_any(pid, tids(), Ok).unwrap(), pid);
+        assert_eq!(through_any(pid, tids(), |tid| if tid == pid { died(tid) } else { Ok(tid) }).unwrap(), own);
+        assert!(matches!(through_any(pid, tids(), died), Err(TracerError::Died { tid }) if tid == pid));
+        assert!(matches!(through_any(pid, [i32::MAX], Ok), Err(TracerError::Died { tid }) if tid == pid));
+        let refused = |tid| -> Result<i32> {
+            let source = std::io::Error::from_raw_os_error(libc::EACCES);
+            Err(TracerError::Task { operation: "look at", tid, source })
+        };
+        assert!(matches!(through_any(pid, tids(), refused), Err(TracerError::Task { tid, .. }) if tid == pid));
     }
 
     #[test]

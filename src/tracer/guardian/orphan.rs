@@ -87,11 +87,12 @@ impl Orphan {
         if let Some(tracer) = threads.iter().filter_map(|&tid| procfs::tracer_of(tid)).find(|&tracer| tracer != 0) {
             return Ok(Looked::Traced(tracer));
         }
-        let lives = |tid: &&i32| !matches!(procfs::state(pid, **tid), None | Some(b'Z' | b'X'));
-        let Some(&tid) = threads.iter().find(lives) else { return Ok(Looked::Clean) };
-        let text = procfs::read(tid, "maps")?;
+        let look = |tid| Ok((tid, procfs::maps(tid)?, TargetMemory::open(pid, tid)?));
+        let (tid, text, memory) = match procfs::through_any(pid, threads, look) {
+            Err(error) if error.is_out_of_reach() => return Ok(Looked::Clean),
+            seen => seen?,
+        };
         let Ok(mappings) = maps::parse(&text) else { return Ok(Looked::Clean) };
-        let memory = TargetMemory::open(pid, tid)?;
         let modules = maps::modules(&mappings);
         let regions = jump_regions(&memory, &mappings);
         let Some(evidence) = modules.iter().find_map(|module| evidence(&memory, module)) else {
@@ -206,10 +207,12 @@ fn jump_regions(memory: &TargetMemory, mappings: &[Mapping]) -> Vec<Addr> {
 /// # Errors
 /// If the process can't be read.
 pub fn added_memory(pid: i32) -> Result<u64> {
-    let lives = |tid: &i32| !matches!(procfs::state(pid, *tid), None | Some(b'Z' | b'X'));
-    let Some(tid) = procfs::tasks(pid)?.into_iter().find(lives) else { return Ok(0) };
-    let Ok(mappings) = maps::parse(&procfs::read(tid, "maps")?) else { return Ok(0) };
-    let memory = TargetMemory::open(pid, tid)?;
+    let look = |tid| Ok((procfs::maps(tid)?, TargetMemory::open(pid, tid)?));
+    let (text, memory) = match procfs::through_any(pid, procfs::tasks(pid)?, look) {
+        Err(error) if error.is_out_of_reach() => return Ok(0),
+        seen => seen?,
+    };
+    let Ok(mappings) = maps::parse(&text) else { return Ok(0) };
     let code = jump_regions(&memory, &mappings).len() as u64 * REGION_SIZE;
     let shared = mappings.iter().filter(|mapping| mapping.is_heaptrace_s()).map(Mapping::size);
     Ok(code + shared.sum::<u64>())
