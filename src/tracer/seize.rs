@@ -52,6 +52,7 @@ pub fn seize_to_patch(pid: i32) -> Result<Vec<Seized>> {
         let new: Vec<i32> = new.map(|task| task.tid).collect();
         seized = all;
         if new.is_empty() || began.elapsed() > PATIENCE {
+            super::timedwait::prepare(seized.keys().copied());
             return Ok(seized.into_values().collect());
         }
         for tid in makers::await_all(pid, new.into_iter())? {

@@ -31,9 +31,11 @@ use std::time::{Duration, Instant};
 /// So long the clock of a CPU is known by one look at it: it does not count what a hypervisor takes.
 const CLOCK_IS_KNOWN: Duration = Duration::from_millis(50);
 
-/// So long it is waited for the clock of a CPU, on which a thread of ours has to run for that. Somebody's real-time
-/// thread may leave it no time at all: then no further clock is asked for, for so long as the second.
+/// So long heaptrace waits for the clock of a CPU, on which a thread of ours has to run for that: while threads of the
+/// target may stand, and before. Somebody's real-time thread may leave it no time at all: then heaptrace asks for no
+/// further clock for [`CLOCK_PAUSE`].
 const CLOCK_PATIENCE: Duration = Duration::from_millis(20);
+const CLOCK_PATIENCE_BEFORE: Duration = Duration::from_millis(250);
 const CLOCK_PAUSE: Duration = Duration::from_secs(1);
 
 /// So soon after the last look heaptrace must have interrupted a thread: it may have left its wait meanwhile, and be in
@@ -90,7 +92,7 @@ pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
             if let Some((b'S', cpu)) = state_and_cpu(tid)
                 && timed_call(tid).is_some()
             {
-                let _ = noted.clocks.now(cpu);
+                let _ = noted.clocks.now(cpu, CLOCK_PATIENCE_BEFORE);
             }
         }
     });
@@ -230,7 +232,7 @@ fn look(tid: i32, cpu: usize, clocks: &mut Clocks) -> Option<Asleep> {
         (memory.read_uncached(Addr(at), &mut bytes) == bytes.len()).then_some(bytes)
     })?;
     let scheduled = Scheduled::of(tid)?;
-    let now = clocks.now(cpu)?;
+    let now = clocks.now(cpu, CLOCK_PATIENCE)?;
     let at = Instant::now();
     // it has not run since, so all that was read is of the same sleep
     if timed_call(tid)? != call || Scheduled::of(tid)? != scheduled {
@@ -281,15 +283,19 @@ impl Scheduled {
 }
 
 impl Clocks {
-    /// The clock of a CPU now, in ns.
-    fn now(&mut self, cpu: usize) -> Option<i64> {
-        if let Some(&(ahead, at)) = self.known.get(&cpu)
+    /// The clock of a CPU now, in ns. Where the CPU is too busy to tell it within `patience`, what it showed when it was
+    /// known last: a wait is then taken to have lasted less long than it has, never longer. None if it was never known.
+    fn now(&mut self, cpu: usize, patience: Duration) -> Option<i64> {
+        let known = self.known.get(&cpu).copied();
+        if let Some((ahead, at)) = known
             && at.elapsed() < CLOCK_IS_KNOWN
         {
             return Some(ours() + ahead);
         }
+        let older =
+            known.map(|(ahead, at)| ours() + ahead - i64::try_from(at.elapsed().as_nanos()).unwrap_or(i64::MAX));
         if self.failed.is_some_and(|failed| failed.elapsed() < CLOCK_PAUSE) {
-            return None;
+            return older;
         }
         // The thread that traces stays where it is: it could be kept from going on while the process stands.
         let (sender, told) = std::sync::mpsc::sync_channel(1);
@@ -298,14 +304,14 @@ impl Clocks {
             let _ = sender.send(ahead_of_ours(cpu));
         };
         let begun = std::thread::Builder::new().name("clock".to_owned()).spawn(work);
-        match begun.ok().and_then(|_| told.recv_timeout(CLOCK_PATIENCE).ok()).flatten() {
+        match begun.ok().and_then(|_| told.recv_timeout(patience).ok()).flatten() {
             Some(ahead) => {
                 self.known.insert(cpu, (ahead, Instant::now()));
                 Some(ours() + ahead)
             }
             None => {
                 self.failed = Some(Instant::now());
-                None
+                older
             }
         }
     }
@@ -356,6 +362,25 @@ mod tests {
         assert!(!asleep.leads_straight_to(&asleep), "it has not stopped");
     }
 
+    /// The clock of a CPU that leaves no time to ask for it shows what it showed last.
+    #[test]
+    fn a_clock_that_can_not_be_asked_for_shows_what_it_showed() {
+        let nowhere = 1_000_000;
+        let age = Duration::from_secs(7);
+        let ahead = 50_000_000_000;
+        let known = |age| HashMap::from([(nowhere, (ahead, Instant::now().checked_sub(age).unwrap()))]);
+        // how far it seems ahead of ours now, in halves of a second, a little less
+        let ask = |mut clocks: Clocks| {
+            let now = clocks.now(nowhere, Duration::ZERO)?;
+            Some((now - ours()).div_euclid(500_000_000))
+        };
+        let failed = Some(Instant::now());
+        assert_eq!(ask(Clocks { known: known(Duration::ZERO), failed: None }), Some(99));
+        assert_eq!(ask(Clocks { known: known(age), failed: None }), Some(85));
+        assert_eq!(ask(Clocks { known: known(age), failed }), Some(85));
+        assert_eq!(ask(Clocks { known: HashMap::new(), failed }), None);
+    }
+
     #[test]
     fn a_sleep_is_measured_by_the_clock_of_its_cpu() {
         let (told, tid) = std::sync::mpsc::channel();
@@ -371,7 +396,7 @@ mod tests {
         let fell_asleep = began.elapsed();
         std::thread::sleep(Duration::from_millis(200));
         let since = Scheduled::of(tid).unwrap().since;
-        let now = Clocks::default().now(state_and_cpu(tid).unwrap().1).unwrap();
+        let now = Clocks::default().now(state_and_cpu(tid).unwrap().1, CLOCK_PATIENCE_BEFORE).unwrap();
         let slept = Duration::from_nanos(u64::try_from(now - since).unwrap());
         assert!(slept <= began.elapsed() + Duration::from_millis(1), "{slept:?} of {:?}", began.elapsed());
         assert!(slept + fell_asleep >= Duration::from_millis(150), "{slept:?}");
