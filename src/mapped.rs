@@ -18,8 +18,8 @@ pub fn note_handler() {
     IS_SURVIVED.store(true, Ordering::Release);
 }
 
-/// Whether reading what was cut off a registered file ends the process: whoever embeds heaptrace has the handler only if it
-/// installs it.
+/// Whether the process survives reading what was cut off a registered file. A program that embeds heaptrace
+/// has no handler unless it installs it.
 pub fn is_survived() -> bool {
     IS_SURVIVED.load(Ordering::Acquire)
 }

@@ -331,8 +331,9 @@ fn load_dwarf<'d>(
     DwarfData::load(elf, with_types).map_err(|error| warn(format!("{}: {error}", place.display()))).ok()
 }
 
-/// What names and lines of these addresses need. `is_cut` tells whether the file has been shortened meanwhile: the zeros in
-/// place of what is gone may be uncompressed to anything, which only the checksum at the end of a section shows.
+/// What names and lines of these addresses need. `is_cut` tells whether the file has been shortened meanwhile: the
+/// zeros in place of what is gone may be uncompressed to anything, which only the checksum at the end of a section
+/// shows.
 fn load_names<'d>(
     place: &Path,
     elf: &Elf<'d>,

@@ -115,8 +115,8 @@ impl<'d> Elf<'d> {
         self.section_in_file(name).map(|(section, is_old)| self.uncompressed(section, is_old)).transpose()
     }
 
-    /// The size in bytes that a section has once it is uncompressed, where [`Elf::section_beginning`] can uncompress the
-    /// beginning alone: it is compressed with zlib, and may be uncompressed.
+    /// The size in bytes that a section has once it is uncompressed, where [`Elf::section_beginning`] can uncompress
+    /// the beginning alone: it is compressed with zlib, and may be uncompressed.
     pub fn size_of_inflated(&self, name: &str) -> Option<usize> {
         let (section, is_old) = self.section_in_file(name)?;
         let compressed = self.compressed(section, is_old).ok().flatten()?;
@@ -124,8 +124,8 @@ impl<'d> Elf<'d> {
         (compressed.format == CompressionFormat::Zlib).then_some(size)
     }
 
-    /// The first `size` bytes of a section that zlib has compressed; the rest is not uncompressed. `None`: it is compressed
-    /// in another way or not at all, or it has fewer bytes.
+    /// The first `size` bytes of a section that zlib has compressed; the rest is not uncompressed. `None`: it is
+    /// compressed in another way or not at all, or it has fewer bytes.
     ///
     /// # Errors
     /// Those of [`Elf::section_data`], as far as they show in what is uncompressed: the checksum is at the end.

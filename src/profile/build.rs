@@ -238,8 +238,8 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unord
     })
 }
 
-/// For each module, of which this was resolved, whether names are missing that a package of debug information would bring; of the
-/// main program, the first, also lines. One that has lines has its debug information.
+/// For each module, of which this was resolved, whether names are missing that a package of debug information would
+/// bring; of the main program, the first, also lines. One that has lines has its debug information.
 pub fn lack_names(statuses: &[SymbolStatus], locations: &[Location], functions: &[Function]) -> Vec<bool> {
     let mut lacking = vec![false; statuses.len()];
     for location in locations {

@@ -14,8 +14,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Files up to this size are read, larger ones are mapped. What is read does not change any more, and takes 0.7 ms a MiB: most of
-/// that are page faults of fresh memory.
+/// Files up to this size are read, larger ones are mapped. What is read does not change any more, and takes 0.7 ms a
+/// MiB: most of that are page faults of fresh memory.
 const LARGEST_READ: u64 = 256 << 10;
 
 /// The same where a mapped file that is shortened would end the process.

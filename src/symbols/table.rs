@@ -6,8 +6,8 @@
 use crate::addr::ObjAddr;
 use crate::elf::{Binding, Elf, Symbol, SymbolKind, Table, base_name};
 
-/// The functions of one or more symbol tables of the same object that cover some of given addresses: of a C library's twenty
-/// thousand some dozen.
+/// The functions of one or more symbol tables of the same object that cover some of given addresses: of a C library's
+/// twenty thousand some dozen.
 #[derive(Debug, Default)]
 pub struct FunctionTable<'d> {
     /// Sorted by start, then from the worst to the best name.

@@ -357,7 +357,8 @@ proptest! {
     }
 }
 
-/// Debug packages bring the names of functions, and the lines of the program: nothing to a module that has lines already.
+/// Debug packages bring the names of functions, and the lines of the program: nothing to a module that has lines
+/// already.
 #[test]
 fn names_are_missing_where_a_package_would_bring_them() {
     let function =

@@ -202,7 +202,8 @@ fn place_of_info(file: &[u8]) -> Range<usize> {
     usize::try_from(start).unwrap()..usize::try_from(start + size).unwrap()
 }
 
-/// Makes a copy of a program whose ranges say that the unit at 0 has all addresses, and that the others are somewhere else.
+/// Makes a copy of a program whose ranges say that the unit at 0 has all addresses, and that the others are somewhere
+/// else.
 fn widen_first_range(dir: &TempDir, program: &Path, changed: &Path) {
     let bytes = fs::read(program).unwrap();
     let mut all = Elf::parse(&bytes).unwrap().section_data(".debug_aranges").unwrap().unwrap().into_owned();
