@@ -10,6 +10,20 @@ const MOST: usize = 512;
 
 static PLACES: [Place; MOST] = [const { Place::empty() }; MOST];
 
+/// Whether a signal handler asks here.
+static IS_SURVIVED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that reading what was cut off a registered file does not end the process any more.
+pub fn note_handler() {
+    IS_SURVIVED.store(true, Ordering::Release);
+}
+
+/// Whether the process survives reading what was cut off a registered file. A program that embeds heaptrace
+/// has no handler unless it installs it.
+pub fn is_survived() -> bool {
+    IS_SURVIVED.load(Ordering::Acquire)
+}
+
 /// One mapped file; empty while `start` is 0.
 #[derive(Debug)]
 struct Place {

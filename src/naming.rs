@@ -72,6 +72,11 @@ impl KnownNames {
         self.log.take().map(NamesLog::into_names)
     }
 
+    /// Whether what is said is kept.
+    pub fn keeps_names(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// The signal that ended the looking up, if one did.
     pub fn ended_by(&self) -> Option<i32> {
         self.patience.as_ref().and_then(Patience::ended_by)
@@ -91,6 +96,8 @@ struct Remembering<'a> {
     packages: Packages<'a>,
     warnings: &'a mut Vec<String>,
     modules: FxHashMap<ModuleId, Identity>,
+    /// Whether packages will be asked for.
+    asks_packages: bool,
 }
 
 /// Which packages are known to bring which files' debug information. To look for more takes a look into all lists of the system.
@@ -165,7 +172,7 @@ impl Symbolize for Remembering<'_> {
     }
 
     fn expect_packages(&mut self, files: &[PathBuf]) {
-        let unknown = self.packages.unknown(files);
+        let unknown = if self.asks_packages { self.packages.unknown(files) } else { Vec::new() };
         if !unknown.is_empty() {
             self.inner.expect_packages(&unknown);
         }
@@ -207,6 +214,8 @@ pub struct Wanted<'a> {
     pub source: bool,
     /// Whether the process may have been another machine's: what it has left in /tmp is not looked for.
     pub elsewhere: bool,
+    /// Whether nothing will show which packages would bring missing names: they are not looked for.
+    pub packages_unseen: bool,
 }
 
 /// Gives a recording its names.
@@ -277,7 +286,9 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         if known.contains_key(&generated) {
             identities.insert(ModuleId::NONE, generated);
         }
-        let inner: Box<dyn Symbolize> = Box::new(Remembering { inner, known, packages, warnings, modules: identities });
+        let asks_packages = !wanted.packages_unseen;
+        let inner: Box<dyn Symbolize> =
+            Box::new(Remembering { inner, known, packages, warnings, modules: identities, asks_packages });
         let inner: Box<dyn Symbolize> = Box::new(Scripted { inner, names: scripts });
         match log {
             None => inner,
@@ -334,7 +345,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     let unordered = build(input, symbolizer.as_mut());
     drop(recording.stacks);
     let mut profile = unordered.ordered();
-    if wanted.symbolize {
+    if wanted.symbolize && !wanted.packages_unseen {
         name_packages(&mut profile, symbolizer.as_mut());
     }
     // a path of another root folder means another file here
@@ -390,7 +401,8 @@ fn turned_off_by(recording: &Recording) -> Option<String> {
 
 /// Looks up which packages would bring the names and lines that are missing.
 fn name_packages(profile: &mut Profile, symbolizer: &mut dyn Symbolize) {
-    let lacking = lack_names(profile.modules.len(), &profile.locations, &profile.functions);
+    let statuses: Vec<SymbolStatus> = profile.modules.iter().map(|module| module.symbols).collect();
+    let lacking = lack_names(&statuses, &profile.locations, &profile.functions);
     let lacking = || lacking.iter().copied();
     let paths: Vec<PathBuf> = profile
         .modules
@@ -468,6 +480,7 @@ mod tests {
                 packages: Packages { recorded: &recorded, asked: &mut asked_packages, root: root.into() },
                 warnings: &mut warnings,
                 modules: FxHashMap::default(),
+                asks_packages: true,
             };
             let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
             remembering.debug_packages(&files).into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>()

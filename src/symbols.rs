@@ -234,8 +234,10 @@ fn resolve_by(
     let objects: Vec<Elf<'_>> = [own, image, debug, mini].into_iter().flatten().collect();
     let place_of_dwarf = debug_file.or(file).map(|(place, _)| place.as_path());
     let with_dwarf = place_of_dwarf.zip(debug.or(own));
-    let load = || with_dwarf.and_then(|(place, elf)| Some((place, elf, load_dwarf(place, &elf, false, warn)?)));
-    let (functions, loaded) = both(|| FunctionTable::new(&objects), load);
+    let is_cut = || file.into_iter().chain(debug_file).any(|(_, bytes)| bytes.is_cut());
+    let load =
+        || with_dwarf.and_then(|(place, elf)| Some((place, elf, load_names(place, &elf, addrs, &is_cut, warn)?)));
+    let (functions, loaded) = both(|| FunctionTable::new(&objects, addrs), load);
     let Some((place, elf, data)) = loaded else { return resolve_all(addrs, &functions, None) };
     let alt_bytes = search.alt_file(place, &elf, warn);
     let alt_elf = alt_bytes.as_ref().and_then(|bytes| {
@@ -250,7 +252,7 @@ fn resolve_by(
     match DwarfLookup::new(&data, alt.as_ref(), split, narrowed.as_ref()) {
         Ok(mut lookup) => {
             let resolution = resolve_all(addrs, &functions, Some(&mut lookup));
-            lookup.into_warnings().into_iter().for_each(&mut *warn);
+            lookup.into_warnings(place).into_iter().for_each(&mut *warn);
             split_files.cut().for_each(|place| warn(shortened(place)));
             if alt_bytes.as_ref().is_some_and(Bytes::is_cut) {
                 warn(format!("the shared debug information of {}", shortened(place)));
@@ -327,6 +329,24 @@ fn load_dwarf<'d>(
         return None;
     }
     DwarfData::load(elf, with_types).map_err(|error| warn(format!("{}: {error}", place.display()))).ok()
+}
+
+/// What names and lines of these addresses need. `is_cut` tells whether the file has been shortened meanwhile: the
+/// zeros in place of what is gone may be uncompressed to anything, which only the checksum at the end of a section
+/// shows.
+fn load_names<'d>(
+    place: &Path,
+    elf: &Elf<'d>,
+    addrs: &[ObjAddr],
+    is_cut: &dyn Fn() -> bool,
+    warn: &mut dyn FnMut(String),
+) -> Option<DwarfData<'d>> {
+    if !elf.has_debug_info() {
+        return None;
+    }
+    let loaded = DwarfData::load_for(elf, addrs);
+    let loaded = if is_cut() { DwarfData::load(elf, false) } else { loaded };
+    loaded.map_err(|error| warn(format!("{}: {error}", place.display()))).ok()
 }
 
 fn resolve_all(

@@ -343,6 +343,13 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// Whether something that is written shows which packages would bring missing names.
+    fn shows_packages(&self) -> bool {
+        let is_told = self.judging.is_some() || self.options.verbosity != Verbosity::Quiet;
+        let is_text = |format| matches!(format, Format::Txt | Format::Html);
+        is_told || self.known.keeps_names() || self.outputs.formats().any(is_text)
+    }
+
     /// Gives a recording its names, and if it is a check's, its verdict.
     pub(super) fn name(&mut self, recording: Recording) -> Profile {
         let check = self.judging.as_ref().map(|judging| judging.options);
@@ -352,6 +359,7 @@ impl Work<'_> {
             explain,
             servers: self.servers,
             elsewhere: self.elsewhere,
+            packages_unseen: !self.shows_packages(),
             ..wanted(self.options)
         };
         let mut circumstances = naming::circumstances(&recording);

@@ -17,6 +17,8 @@ const LONGEST_PATH: usize = 4096;
 /// The longest build id, in bytes: usual ones have 8 to 32, of their own choice some more.
 const LONGEST_BUILD_ID: usize = 1024;
 
+const UNPACKABLE: ElfError = ElfError::Damaged("a section can't be uncompressed");
+
 /// `.gnu_debuglink`: the name of a separate debug file, as `objcopy --add-gnu-debuglink` writes it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DebugLink<'d> {
@@ -110,13 +112,38 @@ impl<'d> Elf<'d> {
     /// # Errors
     /// The section lies outside of the file or can't be uncompressed.
     pub fn section_data(&self, name: &str) -> Result<Option<Cow<'d, [u8]>>, ElfError> {
+        self.section_in_file(name).map(|(section, is_old)| self.uncompressed(section, is_old)).transpose()
+    }
+
+    /// The size in bytes that a section has once it is uncompressed, where [`Elf::section_beginning`] can uncompress
+    /// the beginning alone: it is compressed with zlib, and may be uncompressed.
+    pub fn size_of_inflated(&self, name: &str) -> Option<usize> {
+        let (section, is_old) = self.section_in_file(name)?;
+        let compressed = self.compressed(section, is_old).ok().flatten()?;
+        let size = usize::try_from(compressed.uncompressed_size).ok()?;
+        (compressed.format == CompressionFormat::Zlib).then_some(size)
+    }
+
+    /// The first `size` bytes of a section that zlib has compressed; the rest is not uncompressed. `None`: it is
+    /// compressed in another way or not at all, or it has fewer bytes.
+    ///
+    /// # Errors
+    /// Those of [`Elf::section_data`], as far as they show in what is uncompressed: the checksum is at the end.
+    pub fn section_beginning(&self, name: &str, size: usize) -> Result<Option<Vec<u8>>, ElfError> {
+        let Some((section, is_old)) = self.section_in_file(name) else { return Ok(None) };
+        let Some(compressed) = self.compressed(section, is_old)? else { return Ok(None) };
+        if compressed.format != CompressionFormat::Zlib || compressed.uncompressed_size < size as u64 {
+            return Ok(None);
+        }
+        unpacking::beginning(compressed.data, size).ok_or(UNPACKABLE).map(Some)
+    }
+
+    /// The section of this name that has bytes in the file, and whether it is compressed in the old style.
+    fn section_in_file(&self, name: &str) -> Option<(&'d elf::SectionHeader64<LE>, bool)> {
         let compressed_name = name.strip_prefix(".debug_").map(|rest| format!(".zdebug_{rest}"));
         let named = |name: &str| self.section_header(name).filter(|s| s.sh_type(LE) != elf::SHT_NOBITS);
-        match (named(name), compressed_name.as_deref().and_then(named)) {
-            (Some(section), _) => self.uncompressed(section, false).map(Some),
-            (None, Some(section)) => self.uncompressed(section, true).map(Some),
-            (None, None) => Ok(None),
-        }
+        let plain = named(name).map(|section| (section, false));
+        plain.or_else(|| compressed_name.as_deref().and_then(named).map(|section| (section, true)))
     }
 
     /// How many bytes unpacking the sections of this name takes; 0: none is compressed.
@@ -156,22 +183,39 @@ impl<'d> Elf<'d> {
     }
 
     fn uncompressed(&self, section: &elf::SectionHeader64<LE>, old_style: bool) -> Result<Cow<'d, [u8]>, ElfError> {
-        let data = section.data(LE, self.data).map_err(|_| ElfError::Damaged("a section lies outside of the file"))?;
+        match self.compressed(section, old_style)? {
+            Some(compressed) => compressed.decompress().map_err(|_| UNPACKABLE),
+            None => Ok(Cow::Borrowed(self.bytes_of(section)?)),
+        }
+    }
+
+    /// The bytes of a section as they are in the file.
+    fn bytes_of(&self, section: &elf::SectionHeader64<LE>) -> Result<&'d [u8], ElfError> {
+        section.data(LE, self.data).map_err(|_| ElfError::Damaged("a section lies outside of the file"))
+    }
+
+    /// What is to be unpacked of a section; None: it is not compressed.
+    fn compressed(
+        &self,
+        section: &elf::SectionHeader64<LE>,
+        old_style: bool,
+    ) -> Result<Option<CompressedData<'d>>, ElfError> {
+        let data = self.bytes_of(section)?;
         let compressed = if old_style {
             old_compression(data)
         } else if section.sh_flags(LE).contains(elf::SHF_COMPRESSED) {
             new_compression(data)
         } else {
-            return Ok(Cow::Borrowed(data));
+            return Ok(None);
         };
-        let compressed = compressed.ok_or(ElfError::Damaged("a section can't be uncompressed"))?;
+        let compressed = compressed.ok_or(UNPACKABLE)?;
         if compressed.uncompressed_size > unpacking::most_bytes_of(compressed.data.len() as u64) {
             return Err(ElfError::Unpacked {
                 packed: compressed.data.len() as u64,
                 size: compressed.uncompressed_size,
             });
         }
-        compressed.decompress().map_err(|_| ElfError::Damaged("a section can't be uncompressed"))
+        Ok(Some(compressed))
     }
 
     /// A section with its address, for the unwinder. Absent if damaged, compressed, or larger than any linker's.

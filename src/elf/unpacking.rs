@@ -1,6 +1,7 @@
 //! How much may be unpacked of what a file has compressed. Files of strangers may be made to fill the memory: 1,032 bytes of
 //! deflate can come out of one, and of xz and zstd any number.
 
+use flate2::{Decompress, FlushDecompress, Status};
 use std::sync::OnceLock;
 
 /// Sections that come out no larger than this are always unpacked, in bytes.
@@ -43,6 +44,25 @@ fn most(packed: u64, free: Option<u64>) -> u64 {
     free.map_or(by_size, |free| by_size.min(free / LARGEST_PART))
 }
 
+/// The first `size` bytes that come out of a zlib stream. What stands behind them in it is not looked at. None: it is
+/// damaged before, or ends, or the memory is short.
+pub(super) fn beginning(packed: &[u8], size: usize) -> Option<Vec<u8>> {
+    let mut unpacked = Vec::new();
+    unpacked.try_reserve_exact(size).ok()?;
+    let mut inflate = Decompress::new(true);
+    while unpacked.len() < size {
+        let before = (inflate.total_in(), inflate.total_out());
+        let rest = packed.get(usize::try_from(before.0).ok()?..)?;
+        let status = inflate.decompress_vec(rest, &mut unpacked, FlushDecompress::None).ok()?;
+        let is_stuck = (inflate.total_in(), inflate.total_out()) == before;
+        if is_stuck || status == Status::StreamEnd {
+            break;
+        }
+    }
+    unpacked.truncate(size);
+    (unpacked.len() == size).then_some(unpacked)
+}
+
 /// A size for people.
 pub(super) fn human(bytes: u64) -> String {
     match bytes {
@@ -55,6 +75,7 @@ pub(super) fn human(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn size_and_memory_limit_what_is_unpacked() {
@@ -67,6 +88,23 @@ mod tests {
     #[test]
     fn no_hole_in_a_file_is_copied() {
         assert!(may_copy(0) && may_copy(16 << 20) && !may_copy((256 << 20) + 1) && !may_copy(usize::MAX));
+    }
+
+    #[test]
+    fn the_beginning_of_a_stream_needs_no_end() {
+        let whole: Vec<u8> = (0..200_000_u32).flat_map(|n| (n.wrapping_mul(n) ^ n >> 3).to_le_bytes()).collect();
+        let mut packer = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+        packer.write_all(&whole).unwrap();
+        let packed = packer.finish().unwrap();
+        for size in [0, 1, 4097, whole.len() - 1, whole.len()] {
+            assert_eq!(beginning(&packed, size).unwrap(), &whole[..size], "{size}");
+        }
+        assert_eq!(beginning(&packed, whole.len() + 1), None);
+        let cut = &packed[..packed.len() / 2];
+        assert_eq!(beginning(cut, 1000).unwrap(), &whole[..1000]);
+        assert_eq!(beginning(cut, whole.len()), None);
+        assert_eq!(beginning(b"no stream of zlib", 10), None);
+        assert_eq!(beginning(&packed, usize::MAX), None);
     }
 
     #[test]

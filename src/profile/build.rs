@@ -9,7 +9,7 @@ use super::samples::SAMPLE;
 use super::symbolize::Symbolize;
 use super::{
     AllocatorUse, Anomalies, Capacity, Children, Cost, Finding, Function, Growth, Image, Location, Meta, ModuleInfo,
-    Profile, Sample, Samples, Stacks as StackList, Stranded,
+    Profile, Sample, Samples, Stacks as StackList, Stranded, SymbolStatus,
 };
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, SiteTable, Snapshot};
@@ -140,7 +140,7 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unord
     let frames: Vec<(u32, Frame)> =
         numbers.iter().filter_map(|number| Some((*number, input.stacks.frame(*number)?))).collect();
     let mut locations = Locations::resolve(&input.modules, frames.iter().map(|(_, frame)| frame), symbolizer);
-    let lacking = lack_names(input.modules.len(), &locations.list, &locations.functions);
+    let lacking = lack_names(&locations.statuses, &locations.list, &locations.functions);
     let lacking = input.modules.iter().zip(lacking).filter(|(_, lacks)| *lacks);
     symbolizer.expect_packages(&lacking.map(|(module, _)| module.info.path.clone()).collect::<Vec<_>>());
 
@@ -238,15 +238,16 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unord
     })
 }
 
-/// For each of so many modules whether names are missing that its debug information would bring; of the main program, the first,
-/// also lines.
-pub fn lack_names(modules: usize, locations: &[Location], functions: &[Function]) -> Vec<bool> {
-    let mut lacking = vec![false; modules];
+/// For each module, of which this was resolved, whether names are missing that a package of debug information would
+/// bring; of the main program, the first, also lines. One that has lines has its debug information.
+pub fn lack_names(statuses: &[SymbolStatus], locations: &[Location], functions: &[Function]) -> Vec<bool> {
+    let mut lacking = vec![false; statuses.len()];
     for location in locations {
-        if let Some(lacks) = location.module.and_then(|module| lacking.get_mut(module)) {
+        let Some(module) = location.module else { continue };
+        let has_lines = statuses.get(module).is_none_or(|status| status.lines);
+        if let Some(lacks) = lacking.get_mut(module).filter(|_| !has_lines) {
             let name = |function: usize| functions.get(function).map_or("", |function| &function.name);
-            *lacks |= location.lines.iter().any(|line| is_unresolved(name(line.function)))
-                || location.module == Some(0) && location.lines.iter().all(|line| line.line == 0);
+            *lacks |= module == 0 || location.lines.iter().any(|line| is_unresolved(name(line.function)));
         }
     }
     lacking

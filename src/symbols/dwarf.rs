@@ -4,17 +4,18 @@ use super::beside::each;
 use super::demangle::{LONGEST_NAME, function_name};
 use super::dwarfsections::{SectionBytes, Slice, is_wanted};
 use super::generics::{is_legacy_rust, with_arguments};
-use super::narrow::narrowed;
+use super::narrow::{Choice, LARGEST, narrowed};
 use super::scopes::{ScopedNames, known_or_scoped};
 use super::split::SplitLoader;
 use crate::addr::ObjAddr;
 use crate::elf::{Elf, ElfError};
 use crate::profile::symbolize::{FunctionName, SymFrame};
 use addr2line::{Context, Frame};
-use gimli::{AttributeValue, DwarfSections, EndianSlice, LittleEndian};
+use gimli::{AttributeValue, DwarfSections, EndianSlice, LittleEndian, SectionId};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use std::cell::OnceCell;
+use std::path::Path;
 
 /// How often a function's DIE may refer to another before its declaration is given up (a damaged file may go in circles).
 const LONGEST_CHAIN: usize = 8;
@@ -24,7 +25,28 @@ const MOST_PARAMS: usize = 256;
 
 /// The DWARF sections of a file, uncompressed.
 #[derive(Debug)]
-pub struct DwarfData<'d>(DwarfSections<SectionBytes<'d>>);
+pub struct DwarfData<'d> {
+    sections: DwarfSections<SectionBytes<'d>>,
+    /// If of `.debug_info` only the beginning was uncompressed.
+    beginning: Option<Beginning<'d>>,
+}
+
+/// The beginning of a `.debug_info` section, with the units of some addresses.
+#[derive(Debug)]
+struct Beginning<'d> {
+    elf: Elf<'d>,
+    /// Other units in it are passed over: see [`Choice::mark`].
+    part: Vec<u8>,
+    /// The whole section, once it has been needed, or why it can't be had.
+    whole: OnceCell<Result<SectionBytes<'d>, ElfError>>,
+}
+
+impl Beginning<'_> {
+    fn whole(&self) -> Result<&[u8], &ElfError> {
+        let load = || self.elf.section_data(SectionId::DebugInfo.name()).map(Option::unwrap_or_default);
+        self.whole.get_or_init(load).as_ref().map(|bytes| &**bytes)
+    }
+}
 
 impl<'d> DwarfData<'d> {
     /// Loads the sections that names and lines need, or types, too.
@@ -32,44 +54,111 @@ impl<'d> DwarfData<'d> {
     /// # Errors
     /// A section is damaged.
     pub fn load(elf: &Elf<'d>, with_types: bool) -> Result<Self, ElfError> {
-        let mut wanted = Vec::new();
-        DwarfSections::load(|id| {
-            wanted.extend(is_wanted(id, with_types).then_some(id));
-            Ok::<_, ElfError>(())
+        let read = read(with_types, |id| elf.section_data(id.name()))?;
+        Ok(Self { sections: assembled(read)?, beginning: None })
+    }
+
+    /// Loads the sections that names and lines of these addresses need. Of a compressed `.debug_info` it uncompresses
+    /// the beginning that has their units; the rest once it is needed.
+    ///
+    /// # Errors
+    /// A section is damaged.
+    pub fn load_for(elf: &Elf<'d>, addrs: &[ObjAddr]) -> Result<Self, ElfError> {
+        let Some((choice, end)) = enough_of_info(elf, addrs) else { return Self::load(elf, false) };
+        let mut read = read(false, |id| match id {
+            SectionId::DebugInfo => Ok(elf.section_beginning(id.name(), end)?.map(Cow::Owned)),
+            _ => elf.section_data(id.name()),
         })?;
-        let read = each(&wanted, |id| elf.section_data(id.name()));
-        let mut read: FxHashMap<_, _> = wanted.into_iter().zip(read).collect();
-        let none = Cow::Borrowed(&[][..]);
-        DwarfSections::load(|id| {
-            read.remove(&id).map_or(Ok(None), |data| data).map(|data| data.unwrap_or(none.clone()))
-        })
-        .map(Self)
+        let part = read.insert(SectionId::DebugInfo, Ok(None)).and_then(Result::ok).flatten();
+        let marked = part.map(Cow::into_owned).and_then(|mut part| choice.mark(&mut part).map(|()| part));
+        let Some(part) = marked else { return Self::load(elf, false) };
+        let beginning = Beginning { elf: *elf, part, whole: OnceCell::new() };
+        Ok(Self { sections: assembled(read)?, beginning: Some(beginning) })
     }
 
     /// Those of tests.
     #[cfg(test)]
-    pub(super) fn of_sections(mut section: impl FnMut(gimli::SectionId) -> Vec<u8>) -> Self {
+    pub(super) fn of_sections(mut section: impl FnMut(SectionId) -> Vec<u8>) -> Self {
         let loaded = DwarfSections::load(|id| Ok::<_, std::convert::Infallible>(Cow::Owned(section(id))));
         let Ok(sections) = loaded;
-        Self(sections)
+        Self { sections, beginning: None }
     }
 
-    /// The part of them that may tell of these addresses, where reading that takes less than reading all.
-    pub(super) fn narrowed(&self, addrs: &[ObjAddr]) -> Option<Narrowed> {
-        narrowed(&self.borrow(), addrs).map(Narrowed)
+    /// How many bytes of `.debug_info` were uncompressed at first; None: all.
+    #[cfg(test)]
+    pub(super) fn beginning(&self) -> Option<usize> {
+        self.beginning.as_ref().map(|beginning| beginning.part.len())
     }
 
-    /// What reads them.
+    /// The part of them that may tell of these addresses, which it was loaded for if it was loaded for some, where
+    /// reading that takes less than reading all.
+    pub(super) fn narrowed(&self, addrs: &[ObjAddr]) -> Option<Narrowed<'_>> {
+        match &self.beginning {
+            Some(beginning) => Some(Narrowed(Cow::Borrowed(&beginning.part))),
+            None => narrowed(&self.borrow(), addrs).map(|info| Narrowed(Cow::Owned(info))),
+        }
+    }
+
+    /// Why `.debug_info` can't be uncompressed, where the whole of it was needed behind a beginning that could be.
+    fn damage(&self) -> Option<&ElfError> {
+        self.beginning.as_ref()?.whole.get()?.as_ref().err()
+    }
+
+    /// What reads them. Without `.debug_info` where that turns out to be damaged.
     pub(super) fn borrow(&self) -> gimli::Dwarf<Slice<'_>> {
-        self.0.borrow(|bytes| EndianSlice::new(bytes, LittleEndian))
+        let dwarf = self.borrow_all_but_info();
+        match &self.beginning {
+            Some(beginning) => {
+                let whole = beginning.whole().unwrap_or_default();
+                gimli::Dwarf { debug_info: gimli::DebugInfo::new(whole, LittleEndian), ..dwarf }
+            }
+            None => dwarf,
+        }
     }
+
+    /// The same, where only the beginning of `.debug_info` is uncompressed without that.
+    fn borrow_all_but_info(&self) -> gimli::Dwarf<Slice<'_>> {
+        self.sections.borrow(|bytes| EndianSlice::new(bytes, LittleEndian))
+    }
+}
+
+/// The sections that were read, or why they were not.
+type ReadSections<'d> = FxHashMap<SectionId, Result<Option<SectionBytes<'d>>, ElfError>>;
+
+/// Reads the sections that names and lines need, or types, too.
+fn read<'d>(
+    with_types: bool,
+    section: impl Fn(SectionId) -> Result<Option<SectionBytes<'d>>, ElfError> + Sync,
+) -> Result<ReadSections<'d>, ElfError> {
+    let mut wanted = Vec::new();
+    DwarfSections::load(|id| {
+        wanted.extend(is_wanted(id, with_types).then_some(id));
+        Ok::<_, ElfError>(())
+    })?;
+    let read = each(&wanted, |id| section(*id));
+    Ok(wanted.into_iter().zip(read).collect())
+}
+
+fn assembled<'d>(mut read: ReadSections<'d>) -> Result<DwarfSections<SectionBytes<'d>>, ElfError> {
+    let none = Cow::Borrowed(&[][..]);
+    DwarfSections::load(|id| read.remove(&id).map_or(Ok(None), |data| data).map(|data| data.unwrap_or(none.clone())))
+}
+
+/// Which units of a compressed `.debug_info` have these addresses, and how many of its bytes have all of those units.
+/// None: it is not compressed with zlib, or all is needed.
+fn enough_of_info(elf: &Elf<'_>, addrs: &[ObjAddr]) -> Option<(Choice, usize)> {
+    let size = elf.size_of_inflated(SectionId::DebugInfo.name()).filter(|size| *size <= LARGEST)?;
+    let aranges = elf.section_data(SectionId::DebugAranges.name()).ok().flatten()?;
+    let choice = Choice::of(&gimli::DebugAranges::new(&aranges, LittleEndian), addrs)?;
+    let end = choice.end().filter(|end| *end < size)?;
+    Some((choice, end))
 }
 
 /// A `.debug_info` section with which others of the same file are read in part: see [`narrowed`].
 #[derive(Debug)]
-pub struct Narrowed(Vec<u8>);
+pub struct Narrowed<'a>(Cow<'a, [u8]>);
 
-impl Narrowed {
+impl Narrowed<'_> {
     /// What reads it.
     pub(super) fn info(&self) -> gimli::DebugInfo<Slice<'_>> {
         gimli::DebugInfo::new(&self.0, LittleEndian)
@@ -128,14 +217,13 @@ impl<'a, 'f> DwarfLookup<'a, 'f> {
         data: &'a DwarfData<'a>,
         supplement: Option<&'a DwarfData<'a>>,
         split: SplitLoader<'a, 'f>,
-        narrowed: Option<&'a Narrowed>,
+        narrowed: Option<&'a Narrowed<'a>>,
     ) -> Result<Self, gimli::Error> {
         let mut lookup =
             Self { data, supplement, narrow: None, whole: OnceCell::new(), split, names: Names::default() };
         lookup.narrow = narrowed.and_then(|narrowed| {
-            let mut dwarf = sections(data, supplement);
-            dwarf.debug_info = narrowed.info();
-            Context::from_dwarf(dwarf).ok()
+            let dwarf = gimli::Dwarf { debug_info: narrowed.info(), ..data.borrow_all_but_info() };
+            Context::from_dwarf(with_supplement(dwarf, supplement)).ok()
         });
         if lookup.narrow.is_none() {
             lookup.whole = OnceCell::from(Some(Context::from_dwarf(sections(data, supplement))?));
@@ -151,18 +239,27 @@ impl<'a, 'f> DwarfLookup<'a, 'f> {
             return found.clone();
         }
         let whole = self.whole.get_or_init(|| Context::from_dwarf(sections(self.data, self.supplement)).ok());
-        let Some(context) = whole else { return in_part.unwrap_or_default() };
+        let Some(context) = whole.as_ref().filter(|_| self.data.damage().is_none()) else {
+            return in_part.unwrap_or_default();
+        };
         frames(context, &mut self.split, &mut self.names, addr).unwrap_or_else(|| line_only(context, addr))
     }
 
-    /// Ends the look-ups: what went wrong with split DWARF.
-    pub(super) fn into_warnings(self) -> Vec<String> {
-        self.split.into_warnings()
+    /// Ends the look-ups: what went wrong with split DWARF, and with `.debug_info` behind a beginning that was read.
+    pub(super) fn into_warnings(self, place: &Path) -> Vec<String> {
+        let damage = self.data.damage().map(|error| format!("{}: {error}", place.display()));
+        damage.into_iter().chain(self.split.into_warnings()).collect()
     }
 }
 
 fn sections<'a>(data: &'a DwarfData<'_>, supplement: Option<&'a DwarfData<'_>>) -> gimli::Dwarf<Slice<'a>> {
-    let mut dwarf = data.borrow();
+    with_supplement(data.borrow(), supplement)
+}
+
+fn with_supplement<'a>(
+    mut dwarf: gimli::Dwarf<Slice<'a>>,
+    supplement: Option<&'a DwarfData<'_>>,
+) -> gimli::Dwarf<Slice<'a>> {
     if let Some(supplement) = supplement {
         dwarf.set_sup(supplement.borrow());
     }

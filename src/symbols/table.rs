@@ -6,7 +6,8 @@
 use crate::addr::ObjAddr;
 use crate::elf::{Binding, Elf, Symbol, SymbolKind, Table, base_name};
 
-/// The functions of one or more symbol tables of the same object.
+/// The functions of one or more symbol tables of the same object that cover some of given addresses: of a C library's
+/// twenty thousand some dozen.
 #[derive(Debug, Default)]
 pub struct FunctionTable<'d> {
     /// Sorted by start, then from the worst to the best name.
@@ -22,22 +23,33 @@ struct Entry<'d> {
 }
 
 impl<'d> FunctionTable<'d> {
-    /// Indexes the functions of all `objects`, which are one object and its debug file.
-    pub fn new(objects: &[Elf<'d>]) -> Self {
+    /// Indexes the functions of all `objects`, which are one object and its debug file, that cover some of `addrs`.
+    pub fn new(objects: &[Elf<'d>], addrs: &[ObjAddr]) -> Self {
+        let mut addrs = addrs.to_vec();
+        addrs.sort_unstable();
+        let covers_some = |start: ObjAddr, end: ObjAddr| {
+            let first = addrs.get(addrs.partition_point(|addr| *addr < start));
+            first.is_some_and(|addr| *addr < end)
+        };
         let mut entries: Vec<Entry<'d>> = Vec::new();
+        let mut starts = Vec::new();
         let mut unsized_symbols = Vec::new();
         for object in objects {
             for symbol in object.symbols().chain(object.global_labels()) {
                 if symbol.size > 0 {
                     let end = ObjAddr(symbol.addr.0.saturating_add(symbol.size));
-                    entries.push(Entry { end, symbol });
+                    starts.push(symbol.addr);
+                    if covers_some(symbol.addr, end) {
+                        entries.push(Entry { end, symbol });
+                    }
                 } else if symbol.table == Table::Symtab {
                     let section_end = object.section_range_by_index(symbol.section).map(|r| r.end);
                     unsized_symbols.extend(section_end.map(|end| (end, symbol)));
                 }
             }
         }
-        entries.extend(bounded_by_neighbours(unsized_symbols, &entries));
+        let bounded = bounded_by_neighbours(unsized_symbols, starts);
+        entries.extend(bounded.into_iter().filter(|entry| covers_some(entry.symbol.addr, entry.end)));
         entries.sort_by(|a, b| a.symbol.addr.cmp(&b.symbol.addr).then_with(|| rank(&b.symbol).cmp(&rank(&a.symbol))));
         let highest_end = entries
             .iter()
@@ -67,8 +79,11 @@ impl<'d> FunctionTable<'d> {
 
 /// Assembly code often states no size. Such a symbol of `.symtab` (where no neighbour was stripped) reaches to the next
 /// symbol or the end of its section.
-fn bounded_by_neighbours<'d>(symbols: Vec<(ObjAddr, Symbol<'d>)>, sized: &[Entry<'d>]) -> Vec<Entry<'d>> {
-    let mut starts: Vec<ObjAddr> = sized.iter().map(|e| e.symbol.addr).collect();
+/// `starts`: where those with a size begin.
+fn bounded_by_neighbours<'d>(symbols: Vec<(ObjAddr, Symbol<'d>)>, mut starts: Vec<ObjAddr>) -> Vec<Entry<'d>> {
+    if symbols.is_empty() {
+        return Vec::new();
+    }
     starts.extend(symbols.iter().map(|(_, s)| s.addr));
     starts.sort_unstable();
     symbols
@@ -116,7 +131,8 @@ int main(void) { return first(2); }
         let program = dir.compile("cc", "program", SOURCE, &["-O1"]);
         let bytes = fs::read(&program).unwrap();
         let elf = Elf::parse(&bytes).unwrap();
-        let table = FunctionTable::new(&[elf]);
+        let all: Vec<ObjAddr> = (0..0x1_0000).map(ObjAddr).collect();
+        let table = FunctionTable::new(&[elf], &all);
         let at = |name: &str| elf.find_symbol(name).unwrap();
         let name = |addr| table.find(addr).map(|s| s.name.clone().into_owned());
         let first = at("first");
@@ -147,16 +163,28 @@ int main(void) { return first(2); }
         let program = std::env::current_exe().unwrap();
         let bytes = fs::read(&program).unwrap();
         let elf = Elf::parse(&bytes).unwrap();
-        let table = FunctionTable::new(&[elf]);
-        let mut checked = 0;
-        for line in tool("nm", &["--defined-only", "-S", program.to_str().unwrap()]).lines() {
-            let fields: Vec<_> = line.split_whitespace().collect();
-            let &[start, size, "t" | "T" | "W", name] = fields.as_slice() else { continue };
-            let (start, size) = (u64::from_str_radix(start, 16).unwrap(), u64::from_str_radix(size, 16).unwrap());
-            let found = table.find(ObjAddr(start + size - 1)).unwrap();
-            assert!(found.name == name || found.addr.0 >= start, "{name}: {found:?}");
-            checked += 1;
+        let listed = tool("nm", &["--defined-only", "-S", program.to_str().unwrap()]);
+        let functions: Vec<(u64, u64, &str)> = listed
+            .lines()
+            .filter_map(|line| {
+                let fields: Vec<_> = line.split_whitespace().collect();
+                let &[start, size, "t" | "T" | "W", name] = fields.as_slice() else { return None };
+                let number = |text| u64::from_str_radix(text, 16).unwrap();
+                Some((number(start), number(start) + number(size) - 1, name))
+            })
+            .collect();
+        // in no order, and not all
+        let asked = functions.iter().enumerate().filter(|(number, _)| number % 3 == 0).map(|(_, function)| function);
+        let lasts: Vec<ObjAddr> = asked.clone().map(|(_, last, _)| ObjAddr(*last)).collect();
+        let table = FunctionTable::new(&[elf], &lasts);
+        for (start, last, name) in asked {
+            let found = table.find(ObjAddr(*last)).unwrap();
+            assert!(found.name == *name || found.addr.0 >= *start, "{name}: {found:?}");
         }
-        assert!(checked > 1000, "{checked}");
+        assert!(lasts.len() > 1000, "{}", lasts.len());
+        let largest = functions.iter().max_by_key(|(start, last, _)| last - start).unwrap();
+        let few = FunctionTable::new(&[elf], &[ObjAddr(largest.0 + 1)]);
+        assert!(few.find(ObjAddr(largest.1)).is_some(), "a function is covered up to its end");
+        assert!(few.entries.len() < 10, "{} are kept for one address", few.entries.len());
     }
 }

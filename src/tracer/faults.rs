@@ -38,7 +38,11 @@ pub fn survive_shortened_files() -> Result<()> {
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut())
     };
-    if result == 0 { Ok(()) } else { Err(TracerError::own("install the handler for SIGBUS")) }
+    if result != 0 {
+        return Err(TracerError::own("install the handler for SIGBUS"));
+    }
+    mapped::note_handler();
+    Ok(())
 }
 
 /// Gives a child between fork and exec what was inherited, if that was to ignore SIGBUS: exec turns our handler into

@@ -4,7 +4,7 @@ use super::*;
 use crate::addr::{Addr, FrameAddr, ObjAddr};
 use crate::heapmodel::SiteKey;
 use crate::profile::symbolize::{FunctionName, NoSymbols, Resolution, SymFrame};
-use crate::profile::{Amount, FindingKind, Mode, ProcessInfo, SymbolStatus};
+use crate::profile::{Amount, FindingKind, Line, Mode, ProcessInfo};
 use proptest::prelude::*;
 use std::time::SystemTime;
 
@@ -355,4 +355,26 @@ proptest! {
         prop_assert_eq!(format!("{:?}", one.locations), format!("{:?}", two.locations));
         prop_assert_eq!(one.functions, two.functions);
     }
+}
+
+/// Debug packages bring the names of functions, and the lines of the program: nothing to a module that has lines
+/// already.
+#[test]
+fn names_are_missing_where_a_package_would_bring_them() {
+    let function =
+        |name: &str| Function { name: name.to_owned(), system_name: name.to_owned(), file: None, start_line: 0 };
+    let functions = [function("known"), function("lib+0x12")];
+    let place = |module: Option<usize>, function: usize, line: u32| {
+        let lines = vec![Line { function, line, inlined: false }];
+        Location { module, address: Addr(1), offset: 1, lines }
+    };
+    let with_lines = SymbolStatus { lines: true, ..SymbolStatus::default() };
+    let without = SymbolStatus::default();
+    let lacking = |status: [SymbolStatus; 2], location: Location| lack_names(&status, &[location], &functions);
+    assert_eq!(lacking([without; 2], place(Some(0), 0, 0)), [true, false], "the program's lines");
+    assert_eq!(lacking([without; 2], place(Some(1), 0, 0)), [false, false], "not those of a library");
+    assert_eq!(lacking([without; 2], place(Some(1), 1, 0)), [false, true], "a name");
+    assert_eq!(lacking([with_lines; 2], place(Some(1), 1, 0)), [false, false], "its debug information does not say");
+    assert_eq!(lacking([with_lines; 2], place(Some(0), 0, 0)), [false, false], "of start-up code, as a rule");
+    assert_eq!(lacking([without; 2], place(None, 1, 0)), [false, false], "no module");
 }
