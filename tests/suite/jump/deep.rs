@@ -30,7 +30,7 @@ fn stacks_beyond_the_room_are_handed_over_once() {
 /// call before: the stacks are those of stops.
 #[test]
 fn stacks_of_all_shapes_beyond_the_room_are_the_same() {
-    const CALLS: u64 = 4096 + 5 * (60 + 5);
+    const CALLS: u64 = 2048 + 5 * (60 + 5);
     // with more optimization, left and right are one function
     for flags in [&["-O1", "-fomit-frame-pointer"][..], &["-O1", "-fno-omit-frame-pointer"]] {
         let program = Program::new(fixtures::program_with("beyond_the_nodes", flags));

@@ -22,7 +22,6 @@ const AGE: u32 = 500;
 struct Frame {
     /// The stack pointer behind its return address, which is in the word below.
     at: u64,
-    ra: u64,
     /// What rbp must be there for the walk to go on; None: it does not matter.
     rbp: Option<u64>,
 }
@@ -38,7 +37,7 @@ impl<'a> Stack<'a> {
     /// With an outermost frame at `ra`: 0, or one at which walks end.
     fn begin(lab: &'a Lab, at: u64, ra: u64) -> Self {
         lab.poke(at - 8, ra);
-        Self { lab, frames: vec![Frame { at, ra, rbp: None }] }
+        Self { lab, frames: vec![Frame { at, rbp: None }] }
     }
 
     /// The outermost frame of all calls a function that returns to `ra`, with frames of `made`. Whether that can be.
@@ -68,7 +67,7 @@ impl<'a> Stack<'a> {
             self.lab.poke(at, outer.at);
         }
         self.lab.poke(at - 8, ra);
-        self.frames.push(Frame { at, ra, rbp });
+        self.frames.push(Frame { at, rbp });
         true
     }
 
