@@ -1,7 +1,9 @@
 //! `cargo bench --bench routine`: what the jump engine's routine adds to a pair of malloc and free, in nanoseconds of the calling thread.
 //!
-//! The functions themselves do nothing, nobody drains, and the stacks are made up: each frame takes 48 bytes, every third is found by rbp. Then what the walk of
-//! a known stack takes in the order in which real programs call, recorded in this run; there, each frame takes 16 bytes.
+//! The functions themselves do nothing, nobody drains, and the stacks are made up: each frame takes 48 bytes, every
+//! third is found by rbp. Then what the walk of a known stack takes in the order in which real programs call, recorded
+//! in this run; there, each frame takes 16 bytes. Stacks that have no nodes are found by the rules of their frames, or
+//! outside of the innermost one as the call before has found them.
 
 #![allow(
     clippy::unwrap_used,
@@ -21,13 +23,15 @@ mod parts {
 #[path = "parts/replay.rs"]
 mod replay;
 
-use heaptrace::internal::Addr;
 use heaptrace::internal::jump::layout::{
     Active, CELL_CALLS, CELL_HEAD, CELL_INDEX, CELL_LEFT, CELL_RING, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL,
-    FREE_STACKS, Form, RBP_SAME, RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_LEAST, SAMPLED, SHARED_SIZE, STATE_ACTIVE,
-    STATE_SHARED, Way, cell_at, cell_slot, ring_at,
+    FLAG_COPY, FLAG_LISTED, FREE_STACKS, Form, LIST_DEPTH, RBP_SAME, RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_LEAST,
+    SAMPLED, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, WALK_SKIPS, Way, cell_at, cell_slot, ring_at, tail_hash, walk_at,
 };
-use heaptrace::internal::jump::{Nodes, Onward, STUB_SIZE, STUBS, Shared, SizeOf, Stub, assemble, routine};
+use heaptrace::internal::jump::{
+    Nodes, Onward, Rules, STUB_SIZE, STUBS, Shared, SizeOf, Stub, Tails, assemble, routine,
+};
+use heaptrace::internal::{Addr, ModuleId};
 use parts::basics::median;
 use std::arch::{asm, global_asm};
 use std::ptr::null_mut;
@@ -165,6 +169,31 @@ impl Lab {
         }
         (first, first + 3 * FRAME - 16)
     }
+
+    /// A stack of `depth` frames without nodes, known by its list: where it begins. Every frame saves rbp, as most of
+    /// programs without frame pointers do.
+    fn stack_of_rules(&self, depth: u64) -> u64 {
+        let first = self.at(STACK_END - 0x100 - FRAME * depth);
+        let ra = |frame: u64| 0x100_0000 + depth * 0x1_0000 + frame * 16;
+        let leaves = [(&raw const heaptrace_bench_after_malloc) as u64, (&raw const heaptrace_bench_after_free) as u64];
+        let mut rules = Rules::default();
+        let mut publish = |ra, onward| rules.publish(self, ra, ModuleId(1), onward);
+        let up = Onward::Caller { form: Form::Rsp, offset: FRAME as i32, rbp: -2 };
+        leaves.iter().for_each(|leaf| publish(*leaf, up));
+        (0..depth - 1).for_each(|frame| publish(ra(frame), if frame + 2 == depth { Onward::End(0) } else { up }));
+        for frame in 0..depth - 1 {
+            let cfa = first + FRAME * (frame + 1);
+            self.write(cfa - 8 - self.at(0), &ra(frame).to_le_bytes());
+            self.write(cfa - 16 - self.at(0), &frame.to_le_bytes());
+        }
+        let mut tails = Tails::default();
+        for (leaf, stack) in leaves.into_iter().zip(1..) {
+            let callers: Vec<u64> = std::iter::once(leaf).chain((0..depth - 1).map(ra)).collect();
+            tails.publish(self, tail_hash(0, &callers), stack);
+        }
+        self.set_half(LIST_DEPTH, 512);
+        first
+    }
 }
 
 impl Shared for Lab {
@@ -229,6 +258,25 @@ fn main() {
             let of_free = if free_stacks == 0 { depth + 1 } else { 2 * depth };
             assert_eq!((told(head - 2), told(head - 1)), (depth as u32, of_free as u32), "another stack was recorded");
             println!("{:<34} {added:>10.1}   {limit}", format!("{what}, depth {depth}"));
+        }
+    }
+    for depth in [16, 40] {
+        let lab = Lab::new();
+        let plain = lab.at(PROGRAM);
+        let (malloc, free) = (lab.at(STUBS), lab.at(STUBS + STUB_SIZE));
+        let sp = lab.stack_of_rules(depth);
+        Nodes::new(&lab);
+        let alone = lab.measure(plain, plain, sp, 0);
+        lab.write(STATE_ACTIVE, &(Active::Record as u32).to_le_bytes());
+        lab.set_half(FREE_STACKS, 1);
+        for (skips, what) in [(u32::MAX, "both by rules"), (0, "both, outer frames known")] {
+            lab.set_half(walk_at(0) + WALK_SKIPS, skips);
+            let added = lab.measure(malloc, free, sp, 0) - alone;
+            let head = lab.word(cell_at(0) + CELL_HEAD);
+            let told = |number: u64| lab.word(ring_at(0) + number % RING_LEAST * RECORD_SIZE + RECORD_WHAT);
+            let stack = |number| told(number) & (FLAG_LISTED | FLAG_COPY | u64::from(u32::MAX));
+            assert_eq!((stack(head - 2), stack(head - 1)), (1, 2), "another stack was recorded");
+            println!("{:<34} {added:>10.1}", format!("{what}, depth {depth}"));
         }
     }
     replay::table();

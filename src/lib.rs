@@ -183,9 +183,11 @@ pub mod internal {
     pub mod jump {
         pub use crate::jump::layout;
         pub use crate::jump::nodes::{Nodes, Onward};
+        pub use crate::jump::rules::Rules;
         pub use crate::jump::sampling::SizeOf;
         pub use crate::jump::shared::Shared;
         pub use crate::jump::stub::{STUB_SIZE, STUBS, Stub, assemble};
+        pub use crate::jump::tails::Tails;
         pub use crate::tracer::jump::routine;
     }
 

@@ -8,7 +8,7 @@
 /// The first word of the code region and of the shared region: `heapjump`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
 /// The version of this layout, the word behind [`MAGIC`].
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 
 /// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a [`NOP`], while somebody answers. Who finds
 /// a region that another heaptrace has left needs no more than this, the magic number, and [`STATE_ACTIVE`].
@@ -47,7 +47,7 @@ pub enum Active {
 }
 
 /// Bytes of the shared region.
-pub const SHARED_SIZE: u64 = 0x8e0_0000;
+pub const SHARED_SIZE: u64 = 0x9a0_0000;
 
 // ---- control page, at 0: MAGIC, VERSION, then
 
@@ -68,6 +68,9 @@ pub const SPINS: u64 = 0x94;
 pub const LIST_DEPTH: u64 = 0x98;
 /// A u32: 0 while [`TAIL_AREA`] has no entry.
 pub const TAILED: u64 = 0x9c;
+/// A u32: one more each time that rules of [`RULE_AREA`] have become invalid. What threads know of their latest walks
+/// ([`WALK_AREA`]) holds for one generation.
+pub const RULES_GENERATION: u64 = 0xa0;
 /// A u64 in a cache line of its own: which copy slots are taken, one bit each.
 pub const COPY_BITS: u64 = 0xc0;
 
@@ -294,6 +297,62 @@ pub const fn lists_at(cell: u64) -> u64 {
     LIST_AREA + cell * LIST_SIZE
 }
 
+// ---- the latest walk of each thread
+
+/// One part of [`WALK_SIZE`] bytes for each cell: what its thread has found on its latest walk beyond the nodes, while
+/// stacks without nodes are known ([`TAIL_AREA`]). Most calls of a thread share their outer frames with the call
+/// before: such a walk checks that these frames are as they were, and need not find them anew.
+///
+/// The row of checks begins at the outermost frame; each is a place on the stack (u64, process address) and the word
+/// that stood there (u64): a return address, or what a rule has read besides. If all checks up to a frame hold, a walk
+/// that comes to that frame goes on as the latest one did. Written by the thread only; nobody else reads it.
+pub const WALK_AREA: u64 = 0x8e0_0000;
+/// See [`WALK_AREA`].
+pub const WALK_SIZE: u64 = 0x2_0000;
+/// In a part: a u32, the number of the walk that is in progress or was the latest. With [`WALK_LEN`] one word, which is
+/// exchanged only while it is what the walk has left there: where a handler has interrupted the walk, it is not.
+pub const WALK_NUMBER: u64 = 0;
+/// In a part: a u32, how many checks there are, at most [`WALK_MOST`].
+pub const WALK_LEN: u64 = 4;
+/// In a part: a u32, the [`RULES_GENERATION`] of the checks.
+pub const WALK_GENERATION: u64 = 8;
+/// In a part: a u32, how many calls yet do without.
+pub const WALK_SKIPS: u64 = 12;
+/// [`WALK_SKIPS`] when a walk had no way to its end: it costs a walk in vain.
+pub const WALK_SKIPPED: u32 = 63;
+/// In a part: the checks, 16 bytes each.
+pub const WALK_CHECKS: u64 = 64;
+/// How many checks have room.
+pub const WALK_MOST: u64 = 1024;
+/// In a part: what else is known of each check, [`JOINT_SIZE`] bytes each.
+pub const WALK_JOINTS: u64 = WALK_CHECKS + 16 * WALK_MOST;
+/// Bytes of a joint.
+pub const JOINT_SIZE: u64 = 32;
+/// In a joint: the hash of the frame's return address and of those outside of it (u64), as in [`tail_hash`].
+pub const JOINT_HASH: u64 = 0;
+/// In a joint: rbp of the frame (u64).
+pub const JOINT_OF_RBP: u64 = 8;
+/// In a joint: a u32, [`JOINT_FRAME`] and [`JOINT_RBP`].
+pub const JOINT_FLAGS: u64 = 16;
+/// In a joint: a u32, how many frames there are from this one to the outermost one.
+pub const JOINT_FRAMES: u64 = 20;
+/// The check is of a return address: a walk may come to this frame.
+pub const JOINT_FRAME: u32 = 1;
+/// The way on depends on the frame's rbp.
+pub const JOINT_RBP: u32 = 2;
+/// In a part, while a walk is in progress: what it has met that was not known, the innermost first. 32 bytes each: the
+/// place (u64), the word there (u64), rbp of a frame (u64), flags (u32).
+pub const WALK_NEW: u64 = WALK_JOINTS + JOINT_SIZE * WALK_MOST;
+/// Flag: a frame. The next higher bit says that its rule needs rbp.
+pub const NEW_FRAME: u32 = 1;
+/// Flag: the place where the rbp of the next frame is saved.
+pub const NEW_RBP: u32 = 4;
+
+/// Where the part of a cell begins in the shared region.
+pub const fn walk_at(cell: u64) -> u64 {
+    WALK_AREA + cell * WALK_SIZE
+}
+
 // ---- rings of records
 
 /// One ring of [`RING_SIZE`] bytes for each cell.
@@ -466,14 +525,15 @@ pub const TAIL_HASH: u64 = 0;
 /// In an entry: the stack's id (u32).
 pub const TAIL_STACK: u64 = 8;
 
-/// The hash of the stack `parent` with these callers, the innermost first. Never 0.
+/// The hash of the stack `parent` with these callers, the innermost first. Never 0. It begins at the outermost one:
+/// so a thread knows the hash of frames that it has met before, whatever is inside of them.
 pub fn tail_hash(parent: u64, callers: &[u64]) -> u64 {
-    // The parent's number alone is mixed, too: added to an address it would be another parent's with another address.
+    // The parent's number is mixed, too: added to an address it would be another parent's with another address.
     let mix = |hash: u64| {
         let hash = hash.wrapping_mul(HASH);
         hash ^ hash >> 32
     };
-    callers.iter().fold(mix(parent), |hash, caller| mix(hash ^ caller)) | 1
+    mix(callers.iter().rfold(HASH, |hash, caller| mix(hash ^ caller)) ^ parent) | 1
 }
 
 /// Where the search for a list begins.
@@ -539,10 +599,13 @@ const _: () = {
     assert!(LIVE_AREA + LIVE_BUCKETS * LIVE_BUCKET <= RULE_AREA);
     assert!(RULE_AREA + RULES * RULE_SIZE <= LIST_AREA);
     assert!(LIST_AREA + CELLS * LIST_SIZE <= RING_AREA);
-    assert!(RING_AREA + CELLS * RING_SIZE <= SHARED_SIZE);
+    assert!(RING_AREA + CELLS * RING_SIZE <= WALK_AREA);
+    assert!(WALK_AREA + CELLS * WALK_SIZE <= SHARED_SIZE);
+    assert!(WALK_NEW + 32 * WALK_MOST <= WALK_SIZE);
     assert!(CELL_FRAMES + FRAMES * FRAME_SIZE <= CELL_LISTED);
     assert!(CELL_LIST_LIMIT + 8 <= CELL_LATEST && CELL_LATEST + 16 * LATEST <= CELL_LIST_TAIL);
     assert!(RULE_AREA.is_multiple_of(COPY_SIZE) && COPY_AREA.is_multiple_of(COPY_SIZE));
+    assert!(RULES_GENERATION + 4 <= COPY_BITS);
     assert!(INTERVAL_AREA + 8 * INTERVALS <= CELL_INDEX);
     assert!(CELL_KEYS >= 2 * CELLS);
 };

@@ -4,7 +4,9 @@ use super::fallback::Copied;
 use super::{Jump, JumpState};
 use crate::addr::{Addr, FrameAddr, StackId};
 use crate::arch::{Regs, reg};
-use crate::jump::layout::{COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, RBP_SAME, tail_hash};
+use crate::jump::layout::{
+    COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, RBP_SAME, RULES_GENERATION, tail_hash,
+};
 use crate::jump::merge::RecordedStack;
 use crate::jump::nodes::{Nodes, Onward};
 use crate::jump::shared::Shared;
@@ -194,6 +196,9 @@ impl Process {
         }
         let is_elsewhere = |ra, module| space.unwinder.module_of(FrameAddr::Return(Addr(ra)).lookup()) != Some(module);
         jump.rules.forget(&jump.region.mapping, &is_elsewhere);
+        // behind it: who has read the new number finds no stale rule
+        let mapping = &jump.region.mapping;
+        mapping.set_half(RULES_GENERATION, mapping.half(RULES_GENERATION).wrapping_add(1));
         jump.tails.clear(&jump.region.mapping);
         jump.used_cells().for_each(|cell| lists::forget_latest(&jump.region.mapping, cell));
     }

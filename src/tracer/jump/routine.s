@@ -265,6 +265,64 @@ heaptrace_jump_hash:
     mov rdi, rax
     .endm
 
+    # \hash = one more step of the hash of a list. Changes \words.
+    .macro mix hash, words
+    imul \hash, qword ptr [rip + heaptrace_jump_hash]
+    mov \words, \hash
+    shr \words, 32
+    xor \hash, \words
+    .endm
+
+    # rsi = the stack that has no nodes, and whose list has the hash rax. Goes to \none if the tracer has not published
+    # it. Changes rcx, rdi.
+    .macro find_tail none
+    mov edi, eax
+    shr edi, {TAIL_SHIFT}
+53:
+    mov rsi, rdi
+    shl rsi, {TAIL_BITS}
+    add rsi, r11
+    mov rcx, qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}]
+    cmp rcx, rax
+    je 54f
+    test rcx, rcx
+    jz \none
+    inc edi
+    and edi, {TAILS} - 1
+    dec dword ptr [rsp + 24]
+    jnz 53b
+    jmp \none
+54:
+    mov ecx, dword ptr [rsi + {TAIL_AREA} + {TAIL_STACK}]
+    cmp qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}], rax
+    jne \none                           # freed meanwhile: that may be another one's
+    mov esi, ecx
+    test ecx, ecx
+    jz \none
+    .endm
+
+    # r8 = the entry of the rule of the frame at rsi. Goes to \none if there is none. Changes rax, rcx.
+    .macro find_rule none
+    mov rax, qword ptr [rip + heaptrace_jump_hash]
+    imul rax, rsi
+    shr rax, {RULE_SHIFT}
+51:
+    mov r8, rax
+    shl r8, {RULE_BITS}
+    add r8, r11
+    mov rcx, qword ptr [r8 + {RULE_AREA}]
+    cmp rcx, rsi
+    je 55f
+    test rcx, rcx
+    jz \none
+    inc eax
+    and eax, {RULES} - 1
+    dec dword ptr [rsp + 24]
+    jnz 51b
+    jmp \none
+55:
+    .endm
+
 # ---------------------------------------------------------------- before the function
 
 # Where blocks are sampled: a call whose block is not picked, of a thread that is recorded and has no other call in progress, is counted and passed through here, as `enter` would do
@@ -916,6 +974,9 @@ heaptrace_jump_remove_end:
 walk_unknown:
     cmp dword ptr [r11 + {LIST_DEPTH}], 0
     je walk_missed
+    cmp dword ptr [r11 + {TAILED}], 0
+    jne latest_begin
+walk_listed:
     mov r9, qword ptr [rsp + 16]
     mov edx, dword ptr [r11 + {SPINS}]
     and edx, {SPINS_MASK}
@@ -960,24 +1021,7 @@ list_next:
     mov rax, qword ptr [rsp + 16]
     cmp r9, qword ptr [rax + {CELL_LIST_LIMIT}]
     jae list_ended
-    mov rax, qword ptr [rip + heaptrace_jump_hash]
-    imul rax, rsi
-    shr rax, {RULE_SHIFT}
-51:
-    mov r8, rax
-    shl r8, {RULE_BITS}
-    add r8, r11
-    mov rcx, qword ptr [r8 + {RULE_AREA}]
-    cmp rcx, rsi
-    je list_known
-    test rcx, rcx
-    jz walk_missed
-    inc eax
-    and eax, {RULES} - 1
-    dec dword ptr [rsp + 24]
-    jnz 51b
-    jmp walk_missed
-list_known:
+    find_rule walk_missed
     find_caller r8, {RULE_AREA} + {RULE_FORM}, rcx, list_ended, walk_missed
     jmp list_next
     # r9 = how many were listed, rax = the hash of these
@@ -985,46 +1029,23 @@ list_ended:
     sub r9, rdx
     shr r9, 3
     dec r9
-    mov rax, qword ptr [rdx]
-    xor ecx, ecx
+    mov rax, qword ptr [rip + heaptrace_jump_hash]
+    mov rcx, r9
 52:
-    imul rax, qword ptr [rip + heaptrace_jump_hash]
-    mov rsi, rax
-    shr rsi, 32
-    xor rax, rsi
-    cmp rcx, r9
-    je 56f
-    xor rax, qword ptr [rdx + rcx * 8 + 8]
-    inc rcx
+    test rcx, rcx
+    jz 56f
+    xor rax, qword ptr [rdx + rcx * 8]
+    mix rax, rsi
+    dec rcx
     jmp 52b
 56:
+    xor rax, qword ptr [rdx]
+    mix rax, rsi
     or rax, 1
     cmp dword ptr [r11 + {TAILED}], 0
     je list_latest
-    # a stack that has no nodes
-    mov edi, eax
-    shr edi, {TAIL_SHIFT}
-53:
-    mov rsi, rdi
-    shl rsi, {TAIL_BITS}
-    add rsi, r11
-    mov rcx, qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}]
-    cmp rcx, rax
-    je list_found
-    test rcx, rcx
-    jz list_latest
-    inc edi
-    and edi, {TAILS} - 1
-    dec dword ptr [rsp + 24]
-    jnz 53b
-    jmp list_latest
-list_found:
-    mov ecx, dword ptr [rsi + {TAIL_AREA} + {TAIL_STACK}]
-    cmp qword ptr [rsi + {TAIL_AREA} + {TAIL_HASH}], rax
-    jne list_latest                     # freed meanwhile: that may be another one's
-    mov esi, ecx
-    test ecx, ecx
-    jnz walked
+    find_tail list_latest
+    jmp walked
     # the same list as a moment ago, which the tracer may not have taken yet: it is not told twice
 list_latest:
     mov rdi, qword ptr [rsp + 16]
@@ -1075,6 +1096,267 @@ list_full:
     dec edx
     jg list_room
     jmp enter_ask
+
+    # --- the tracer knows stacks that have no nodes. Mostly their outer frames are those of the thread's latest such
+    # walk, of which it keeps a row of checks (WALK_AREA), the outermost frame's first: places on the stack, and what
+    # stood there. This walk goes by the rules up to a frame that stood in the same place, compares all that the rules
+    # read outside of it, and puts what is new on the row.
+    #
+    # A handler may interrupt this and walk, too: each walk takes a number, and the word with that and the row's length
+    # is changed only while it is as this walk has left it. Where anything is not as it should be the list is made as if
+    # there were no row.
+    #
+    # Offsets from rsp, where no handler writes (the red zone):
+    #
+    #      -8 rdi         -16 rsi     -24 rbp of the walk     -32 the stack: as they were
+    #     -40 number and length       -48 the generation of the rules
+    #     -56 where the checks begin  -104 where they end     -64 where new frames begin   -72 where the last must begin
+    #     -80 the hash of the joint   -88 its flags           -84 how many frames it has      -96 what -40 has become
+latest_skipped:
+    dec dword ptr [r8 + {WALK_SKIPS}]
+    jmp walk_listed
+latest_begin:
+    mov r8, qword ptr [rsp + 16]
+    sub r8, r11
+    sub r8, {CELL_AREA}
+    shl r8, {WALK_BITS} - {CELL_BITS}
+    lea r8, [r11 + r8 + {WALK_AREA}]
+    cmp dword ptr [r8 + {WALK_SKIPS}], 0
+    jne latest_skipped
+    mov qword ptr [rsp - 8], rdi
+    mov qword ptr [rsp - 16], rsi
+    mov rax, qword ptr [rsp]
+    mov qword ptr [rsp - 24], rax
+    mov qword ptr [rsp - 32], rcx
+    mov eax, dword ptr [r11 + {RULES_GENERATION}]
+    mov dword ptr [rsp - 48], eax
+    xor edx, edx
+    inc dword ptr [r8 + {WALK_NUMBER}]
+    mov rcx, qword ptr [r8 + {WALK_NUMBER}]
+    mov qword ptr [rsp - 40], rcx
+    shr rcx, 32
+    cmp eax, dword ptr [r8 + {WALK_GENERATION}]
+    cmovne ecx, edx
+    cmp ecx, {WALK_MOST}
+    cmova ecx, edx
+    lea rax, [r8 + {WALK_CHECKS}]
+    mov qword ptr [rsp - 56], rax
+    shl ecx, 4
+    lea rdx, [rax + rcx]
+    add rax, {WALK_MOST} * 16
+    mov qword ptr [rsp - 104], rax
+    lea r9, [r8 + {WALK_NEW}]
+    mov qword ptr [rsp - 64], r9
+    lea rax, [r9 + ({WALK_MOST} - 3) * 32]
+    mov qword ptr [rsp - 72], rax
+
+    # rdi and rsi as in walk_find, rdx = the end of the checks that may still be met, r9 = the end of the new frames
+latest_frame:
+    lea rax, [rdi - 8]
+61:
+    cmp rdx, qword ptr [rsp - 56]
+    je latest_new
+    cmp qword ptr [rdx - 16], rax
+    ja latest_new
+    jb 62f
+    cmp qword ptr [rdx - 8], rsi
+    jne 62f
+    mov rcx, rdx
+    sub rcx, qword ptr [rsp - 56]
+    add rcx, rcx
+    add rcx, qword ptr [rsp - 56]
+    mov r8, qword ptr [rcx + {WALK_JOINT} + {JOINT_FLAGS}]
+    test r8d, {JOINT_FRAME}
+    jz 62f
+    test r8d, {JOINT_RBP}
+    jz latest_joint
+    mov r8, qword ptr [rcx + {WALK_JOINT} + {JOINT_OF_RBP}]
+    cmp r8, qword ptr [rsp]
+    je latest_joint
+62:
+    sub rdx, 16
+    jmp 61b
+
+    # the frame is known: is what is outside of it as it was?
+latest_joint:
+    mov rax, qword ptr [rcx + {WALK_JOINT} + {JOINT_HASH}]
+    mov qword ptr [rsp - 80], rax
+    mov rax, qword ptr [rcx + {WALK_JOINT} + {JOINT_FLAGS}]
+    mov qword ptr [rsp - 88], rax
+    mov r8, qword ptr [rsp - 56]
+    lea rax, [rdx - 16]
+    .p2align 4
+63:
+    cmp rax, r8
+    je latest_equal
+    mov rcx, qword ptr [rax - 16]
+    cmp rcx, rdi
+    jb 64f
+    cmp rcx, r10
+    ja 64f
+    mov rcx, qword ptr [rcx]
+    cmp rcx, qword ptr [rax - 8]
+    jne 64f
+    sub rax, 16
+    jmp 63b
+64:
+    lea rdx, [rax - 16]                 # only what is outside of that one may still be met
+
+latest_new:
+    cmp r9, qword ptr [rsp - 72]
+    jae latest_far
+    lea rax, [rdi - 8]
+    mov qword ptr [r9], rax
+    mov qword ptr [r9 + 8], rsi
+    mov rax, qword ptr [rsp]
+    mov qword ptr [r9 + 16], rax
+    test rsi, rsi
+    jz latest_zero
+    find_rule latest_far
+    xor ecx, ecx
+    cmp byte ptr [r8 + {RULE_AREA} + {RULE_FORM}], {FORM_RSP}
+    setne cl
+    lea ecx, [rcx * 2 + {NEW_FRAME}]    # and NEW_NEEDS_RBP
+    mov dword ptr [r9 + 24], ecx
+    find_caller r8, {RULE_AREA} + {RULE_FORM}, rcx, latest_ended, latest_far
+    movsx rcx, word ptr [r8 + {RULE_AREA} + {RULE_FORM} + {TO_RBP}]
+    mov rax, rdi
+    add r9, 32
+    cmp byte ptr [r8 + {RULE_AREA} + {RULE_FORM}], {FORM_LOAD}
+    jne 65f
+    movsxd rax, dword ptr [r8 + {RULE_AREA} + {RULE_FORM} + {TO_OFFSET}]
+    add rax, qword ptr [r9 - 16]
+    mov qword ptr [r9], rax
+    mov qword ptr [r9 + 8], rdi
+    mov dword ptr [r9 + 24], 0
+    mov rax, qword ptr [r9 - 16]
+    add r9, 32
+65:
+    cmp rcx, {RBP_SAME}
+    je latest_frame
+    lea rcx, [rax + rcx * 8]
+    mov qword ptr [r9], rcx
+    mov rax, qword ptr [rsp]
+    mov qword ptr [r9 + 8], rax
+    mov dword ptr [r9 + 24], {NEW_RBP}
+    add r9, 32
+    jmp latest_frame
+
+    # the walk's end, and no joint
+latest_zero:
+    mov dword ptr [r9 + 24], 0
+    jmp 66f
+latest_ended:
+    mov dword ptr [r9 + 24], {NEW_FRAME}
+66:
+    add r9, 32
+    mov rdx, qword ptr [rsp - 56]
+    mov rax, qword ptr [rip + heaptrace_jump_hash]
+    mov qword ptr [rsp - 80], rax
+    mov qword ptr [rsp - 88], 0
+
+    # rdx = the end of the checks that hold
+latest_equal:
+    mov r8, qword ptr [rsp - 56]
+    mov rax, qword ptr [rsp - 40]
+    mov rsi, qword ptr [rsp - 80]
+    mov ecx, dword ptr [rsp - 84]
+    cmp r9, qword ptr [rsp - 64]
+    jne 67f
+    cmp rax, qword ptr [r8 - {WALK_CHECKS} + {WALK_NUMBER}]
+    je latest_hashed
+    jmp latest_failed
+67:
+    mov rdi, rdx
+    sub rdi, r8
+    shl rdi, 28
+    mov ecx, eax
+    or rcx, rdi
+    cmpxchg qword ptr [r8 - {WALK_CHECKS} + {WALK_NUMBER}], rcx
+    jne latest_failed
+    mov qword ptr [rsp - 96], rcx
+    mov eax, dword ptr [rsp - 48]
+    mov dword ptr [r8 - {WALK_CHECKS} + {WALK_GENERATION}], eax
+    mov ecx, dword ptr [rsp - 84]
+    mov edi, dword ptr [rsp - 88]
+    shr edi, 1
+    mov rax, rdx
+    sub rax, r8
+    lea r8, [r8 + rax * 2 + {WALK_JOINTS} - {WALK_CHECKS}]
+    # rdx = the next check, r8 = what belongs to it, rsi = the hash, ecx = frames, edi = whether rbp matters here
+68:
+    cmp r9, qword ptr [rsp - 64]
+    je latest_put
+    sub r9, 32
+    cmp rdx, qword ptr [rsp - 104]
+    jae latest_far
+    mov eax, dword ptr [r9 + 24]
+    test eax, {NEW_FRAME}
+    jnz 69f
+    mov dword ptr [r8 + {JOINT_FLAGS}], 0
+    test eax, {NEW_RBP}
+    jz 70f
+    test edi, edi
+    jz 68b                              # nothing depends on it
+    xor edi, edi
+    jmp 70f
+69:
+    shr eax, 1
+    or edi, eax
+    xor rsi, qword ptr [r9 + 8]
+    mix rsi, rax
+    inc ecx
+    mov qword ptr [r8 + {JOINT_HASH}], rsi
+    mov rax, qword ptr [r9 + 16]
+    mov qword ptr [r8 + {JOINT_OF_RBP}], rax
+    lea eax, [rdi * 2 + {JOINT_FRAME}]
+    mov dword ptr [r8 + {JOINT_FLAGS}], eax
+    mov dword ptr [r8 + {JOINT_FRAMES}], ecx
+70:
+    mov rax, qword ptr [r9]
+    mov qword ptr [rdx], rax
+    mov rax, qword ptr [r9 + 8]
+    mov qword ptr [rdx + 8], rax
+    add rdx, 16
+    add r8, 32
+    jmp 68b
+latest_put:
+    mov r8, qword ptr [rsp - 56]
+    sub rdx, r8
+    shl rdx, 28
+    mov rax, qword ptr [rsp - 96]
+    mov edi, eax
+    or rdx, rdi
+    cmpxchg qword ptr [r8 - {WALK_CHECKS} + {WALK_NUMBER}], rdx
+    je latest_hashed
+    mov dword ptr [r8 - {WALK_CHECKS} + {WALK_LEN}], 0
+    jmp latest_failed
+
+    # rsi = the hash of all frames, ecx = how many these are
+latest_hashed:
+    mov rax, qword ptr [rsp - 32]
+    mov rdx, rax
+    shl rdx, {NODE_BITS}
+    add ecx, dword ptr [r11 + rdx + {NODE_AREA} + {NODE_DEPTH}]
+    cmp ecx, dword ptr [r11 + {LIST_DEPTH}]
+    ja latest_far
+    xor rax, rsi
+    mix rax, rsi
+    or rax, 1
+    find_tail latest_failed
+    jmp walked
+
+    # it would fail again: the next calls do without
+latest_far:
+    mov r8, qword ptr [rsp - 56]
+    mov dword ptr [r8 - {WALK_CHECKS} + {WALK_SKIPS}], {WALK_SKIPPED}
+latest_failed:
+    mov rdi, qword ptr [rsp - 8]
+    mov rsi, qword ptr [rsp - 16]
+    mov rax, qword ptr [rsp - 24]
+    mov qword ptr [rsp], rax
+    mov rcx, qword ptr [rsp - 32]
+    jmp walk_listed
 
     # --- there is no rule, or the stack is not as it says: copy it for the tracer
 walk_missed:

@@ -203,6 +203,9 @@ impl Lab {
         self.write(SHARED + PAGE_AREA, &[0; PAGES as usize]);
         self.write(SHARED + LIVE_AREA, &[0; (LIVE_BUCKETS * LIVE_BUCKET) as usize]);
         self.forget_rules();
+        for cell in [0, 1] {
+            self.write(SHARED + walk_at(cell), &[0; WALK_CHECKS as usize]);
+        }
         self.give_cell(0);
         for cell in [0, 1] {
             self.set_word(cell_at(cell) + CELL_LIMIT, RING_LEAST);
@@ -226,6 +229,7 @@ impl Lab {
     /// No rule is known any more.
     pub fn forget_rules(&self) -> Rules {
         self.write(SHARED + RULE_AREA, &vec![0; (RULES * RULE_SIZE) as usize]);
+        self.set_half(RULES_GENERATION, self.half(RULES_GENERATION) + 1);
         Rules::default()
     }
     /// What changes in a call.
@@ -245,6 +249,9 @@ impl Lab {
             (SHARED + ring_at(1), 4 * RECORD_SIZE),
             (SHARED + lists_at(0), 64),
             (SHARED + lists_at(1), 64),
+            (SHARED + walk_at(0), WALK_CHECKS + 8 * 16),
+            (SHARED + walk_at(0) + WALK_JOINTS, 8 * JOINT_SIZE),
+            (SHARED + walk_at(0) + WALK_NEW, 8 * 32),
         ];
         ranges.iter().map(|(at, len)| (*at, self.read_bytes(*at, *len))).collect()
     }

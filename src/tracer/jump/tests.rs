@@ -1,3 +1,4 @@
+mod latest;
 mod undo;
 mod walk;
 

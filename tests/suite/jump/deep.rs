@@ -1,7 +1,7 @@
 //! More frames of different stacks than there is room for in the memory that the engine adds.
 
-use super::by;
 use super::order::assert_each_way;
+use super::{assert_same, by};
 use crate::support::fixtures;
 use crate::support::program::Program;
 
@@ -24,6 +24,21 @@ fn stacks_beyond_the_room_are_handed_over_once() {
     assert!(handed_over < 2 * stacks, "{handed_over} of {} calls, {stacks} stacks", (2 * calls) << LEVELS);
     let told = traced.report.list("/warnings").iter().any(|warning| warning.to_string().contains("different stacks"));
     assert!(!told && !text.contains("that were copied"), "{text}");
+}
+
+/// Frames of all shapes, handlers, longjmp and another stack where a thread compares its outer frames with those of the
+/// call before: the stacks are those of stops.
+#[test]
+fn stacks_of_all_shapes_beyond_the_room_are_the_same() {
+    const CALLS: u64 = 2048 + 5 * (60 + 5);
+    // with more optimization, left and right are one function
+    for flags in [&["-O1", "-fomit-frame-pointer"][..], &["-O1", "-fno-omit-frame-pointer"]] {
+        let program = Program::new(fixtures::program_with("beyond_the_nodes", flags));
+        assert_same(&program, &[]);
+        let traced = by("jump", &program, &[]);
+        assert_eq!(traced.report.site_sum(&["allocate"], "/allocated/objects"), CALLS, "{flags:?}");
+        traced.report.assert_no_anomaly();
+    }
 }
 
 /// What heaptrace takes at most of memory, in KiB as the kernel counts it, for a run of so many different stacks of 16

@@ -295,6 +295,12 @@ impl Bench {
             }
             self.puppet.set_regs(regs);
             assert_eq!(self.finish().gpr, end.gpr, "{context}, with a handler");
+            // what the handler's walks have left is no part of the stack that the walk was about
+            let is_walking = (lab.code.remove_end..lab.code.claim).contains(&offset);
+            if name.starts_with("latest walk") && is_walking {
+                let last = self.told(heads).last().map(|told| told.what);
+                assert_eq!(last, told.last().map(|told| told.what), "{context}, with a handler");
+            }
         }
         met.len()
     }

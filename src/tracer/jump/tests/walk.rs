@@ -19,29 +19,29 @@ const AGE: u32 = 1000;
 const RBP: usize = 1;
 
 /// Marsaglia's xorshift, so that each run makes the same stacks.
-struct Random(u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 >> 16) % n
     }
-    fn one_in(&mut self, n: u64) -> bool {
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
 
 /// How to go on from a made-up return address.
 #[derive(Clone, Copy, Debug)]
-enum Made {
+pub(super) enum Made {
     Rule(Base, i32, i8),
     End,
     Unknown,
 }
 
-fn make(random: &mut Random) -> Made {
+pub(super) fn make(random: &mut Random) -> Made {
     if random.one_in(12) {
         return Made::End;
     }
@@ -66,7 +66,7 @@ fn rule(base: Base, offset: i32, rbp: i8) -> Rule {
 }
 
 /// The same as the routine is told of it, where the stack is number `node`.
-fn onward(made: Made, node: u32) -> Onward {
+pub(super) fn onward(made: Made, node: u32) -> Onward {
     match made {
         Made::End => Onward::End(node),
         Made::Unknown => Onward::Unknown,
@@ -84,11 +84,50 @@ fn onward(made: Made, node: u32) -> Onward {
 
 /// What a walk comes to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Walked {
+pub(super) enum Walked {
     Stack(u32),
     /// The stack up to which nodes are known, and the return addresses from there on.
     List(u32, Vec<u64>),
     Miss,
+}
+
+/// Where a walk goes on from a frame.
+pub(super) enum Next {
+    /// To the caller.
+    Caller(Base),
+    /// It is the outermost one.
+    Ended,
+    /// Nowhere: the stack is not as the rule says, or there is none.
+    Lost,
+}
+
+/// From a frame to its caller, as the rules of the unwinder say.
+pub(super) fn step(lab: &Lab, how: Made, cpu: &mut Cpu) -> Next {
+    let (base, offset, rbp) = match how {
+        Made::End => return Next::Ended,
+        Made::Unknown => return Next::Lost,
+        Made::Rule(base, offset, rbp) => (base, offset, rbp),
+    };
+    // no word below the frame, and none beyond the stack
+    let old = cpu.sp();
+    let words = old..=lab.stack().end - 8;
+    let frame_pointer = cpu.gpr[reg::RBP];
+    if base == Base::LoadRbp && !words.contains(&frame_pointer.wrapping_add_signed(offset.into())) {
+        return Next::Lost;
+    }
+    let mut buffer = StackBuffer::default();
+    let mut memory = StackOf(lab);
+    let mut window = StackWindow::new(&mut buffer, &mut memory, old);
+    if rule(base, offset, rbp).execute(&Rows::default(), cpu, &mut window) != Step::Caller {
+        return Next::Lost;
+    }
+    let cfa = cpu.sp();
+    let near = if base == Base::LoadRbp { frame_pointer } else { cfa };
+    let saved = near.wrapping_add_signed(8 * i64::from(rbp));
+    if cfa <= old || cfa - old > LARGEST_FRAME || rbp != SAME && !words.contains(&saved) {
+        return Next::Lost;
+    }
+    Next::Caller(base)
 }
 
 #[test]
@@ -213,36 +252,16 @@ fn a_walk_is_as_the_rules_say() {
                 }
             }
             depth += 1;
-            let (base, offset, rbp) = match how {
-                Made::End => {
+            match step(lab, how, &mut rows_cpu) {
+                Next::Caller(base) => forms[base as usize] += 1,
+                Next::Ended => {
                     break match list {
                         Some(list) => Walked::List(parent, list),
                         None => Walked::Stack(parent),
                     };
                 }
-                Made::Unknown => break Walked::Miss,
-                Made::Rule(base, offset, rbp) => (base, offset, rbp),
-            };
-            // no word below the frame, and none beyond the stack
-            let old = rows_cpu.sp();
-            let words = old..=end - 8;
-            let frame_pointer = rows_cpu.gpr[reg::RBP];
-            if base == Base::LoadRbp && !words.contains(&frame_pointer.wrapping_add_signed(offset.into())) {
-                break Walked::Miss;
+                Next::Lost => break Walked::Miss,
             }
-            let mut buffer = StackBuffer::default();
-            let mut memory = StackOf(lab);
-            let mut window = StackWindow::new(&mut buffer, &mut memory, old);
-            if rule(base, offset, rbp).execute(&Rows::default(), &mut rows_cpu, &mut window) != Step::Caller {
-                break Walked::Miss;
-            }
-            let cfa = rows_cpu.sp();
-            let near = if base == Base::LoadRbp { frame_pointer } else { cfa };
-            let saved = near.wrapping_add_signed(8 * i64::from(rbp));
-            if cfa <= old || cfa - old > LARGEST_FRAME || rbp != SAME && !words.contains(&saved) {
-                break Walked::Miss;
-            }
-            forms[base as usize] += 1;
         };
         // a list that was published is a stack
         let expected = match expected {
@@ -306,7 +325,7 @@ fn a_walk_is_as_the_rules_say() {
 }
 
 /// The copy has the registers and the stack as at the function's first instruction.
-fn assert_copied(lab: &Lab, regs: &crate::arch::Regs) {
+pub(super) fn assert_copied(lab: &Lab, regs: &crate::arch::Regs) {
     assert_eq!(lab.word(COPY_BITS), 1);
     use reg::*;
     let order = [RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, R10, R11, R12, R13, R14, R15];

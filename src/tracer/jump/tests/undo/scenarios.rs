@@ -79,6 +79,52 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("malloc, listed before", malloc, [24, 0, 0], listed_before, &[ended_before], 0, 0);
     let freed_before = what(Kind::Freed, free, LISTED_BEFORE.into());
     add("free, listed before", free, [16, 0, 0], listed_before, &[freed_before], 0, 0);
+    let began_latest: fn(&Lab, &mut Regs) = |lab, regs| latest(lab, regs, 0, |_| {});
+    let of_latest = what(Kind::Ended, malloc, LISTED_BEFORE.into());
+    add("latest walk: none", malloc, [24, 0, 0], began_latest, &[of_latest], 0, 0);
+    let all_known: fn(&Lab, &mut Regs) = |lab, regs| latest(lab, regs, 4, |_| {});
+    add("latest walk: the same", malloc, [24, 0, 0], all_known, &[of_latest], 0, 0);
+    let freed_latest = what(Kind::Freed, free, LISTED_BEFORE.into());
+    add("latest walk: the same, of a free", free, [16, 0, 0], all_known, &[freed_latest], 0, 0);
+    let outer_known: fn(&Lab, &mut Regs) = |lab, regs| latest(lab, regs, 2, |_| {});
+    add("latest walk: the same outer frames", malloc, [24, 0, 0], outer_known, &[of_latest], 0, 0);
+    let other_inner: fn(&Lab, &mut Regs) = |lab, regs| latest(lab, regs, 4, |row| row[4].word += 1);
+    add("latest walk: another inner frame", malloc, [24, 0, 0], other_inner, &[of_latest], 0, 0);
+    let other_outer: fn(&Lab, &mut Regs) = |lab, regs| latest(lab, regs, 4, |row| row[1].word += 1);
+    add("latest walk: another outer frame", malloc, [24, 0, 0], other_outer, &[of_latest], 0, 0);
+    let other_rbp: fn(&Lab, &mut Regs) = |lab, regs| latest(lab, regs, 3, |row| row[2].rbp += 8);
+    add("latest walk: another rbp", malloc, [24, 0, 0], other_rbp, &[of_latest], 0, 0);
+    let beyond: fn(&Lab, &mut Regs) = |lab, regs| latest(lab, regs, 4, |row| row[0].place = u64::MAX - 7);
+    add("latest walk: a place that is none", malloc, [24, 0, 0], beyond, &[of_latest], 0, 0);
+    let other_rules: fn(&Lab, &mut Regs) = |lab, regs| {
+        latest(lab, regs, 4, |_| {});
+        lab.set_half(RULES_GENERATION, lab.half(RULES_GENERATION) + 1);
+    };
+    add("latest walk: other rules since", malloc, [24, 0, 0], other_rules, &[of_latest], 0, 0);
+    let too_long: fn(&Lab, &mut Regs) = |lab, regs| {
+        latest(lab, regs, 4, |_| {});
+        lab.set_half(walk_at(0) + WALK_LEN, u32::MAX);
+    };
+    add("latest walk: a length that is none", malloc, [24, 0, 0], too_long, &[of_latest], 0, 0);
+    let to_zero: fn(&Lab, &mut Regs) = |lab, regs| {
+        latest(lab, regs, 0, |_| {});
+        let [.., third, _] = frames_of(regs);
+        lab.poke(third.0 - 8, 0);
+        let callers = [lab.landing().0, 0x5000_0000];
+        Tails::default().publish(lab, tail_hash(0, &callers), LISTED_BEFORE + 1);
+    };
+    let ended_by_zero = what(Kind::Ended, malloc, u64::from(LISTED_BEFORE) + 1);
+    add("latest walk: no more frames", malloc, [24, 0, 0], to_zero, &[ended_by_zero], 0, 0);
+    let no_way: fn(&Lab, &mut Regs) = |lab, regs| {
+        latest(lab, regs, 0, |_| {});
+        lab.poke(frames_of(regs)[2].0 - 8, 0x5000_0077);
+    };
+    add("latest walk: no way to its end", malloc, [24, 0, 0], no_way, &[copied(Kind::Ended, malloc)], 0, 0);
+    let skipped: fn(&Lab, &mut Regs) = |lab, regs| {
+        latest(lab, regs, 4, |_| {});
+        lab.set_half(walk_at(0) + WALK_SKIPS, 1);
+    };
+    add("latest walk: without", malloc, [24, 0, 0], skipped, &[of_latest], 0, 0);
     let listed_in_part: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
         publish_rules(lab, &[(lab.landing().0, Onward::Caller { form: Form::Rsp, offset: 16, rbp: RBP_SAME })]);
@@ -343,4 +389,91 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     };
     add("leave, active off", malloc, [0x61, 0x62, 0x63], off, &[], 0, 0);
     all
+}
+
+/// A check of a thread's latest walk.
+struct Check {
+    place: u64,
+    word: u64,
+    /// rbp of the frame, if it is one, and how many frames there are from it on.
+    frame: Option<u32>,
+    rbp: u64,
+    hash: u64,
+}
+
+/// The frames of [`latest`], the innermost first: the stack pointer behind each return address, and these.
+fn frames_of(regs: &Regs) -> [(u64, u64); 4] {
+    let at = regs.sp() + 8;
+    [(at, 0), (at + 32, 0x5000_0000), (at + 96, 0x5000_0011), (at + 160, 0x5000_0022)]
+}
+
+/// A stack that has no nodes, and is found by its list: one frame after the other by rsp, by rbp, and by what is stored
+/// at rbp. The thread knows the outer `known` of its checks from its latest walk, after they were changed.
+fn latest(lab: &Lab, regs: &mut Regs, known: usize, change: fn(&mut [Check])) {
+    unknown_caller(lab, regs);
+    let landing = lab.landing().0;
+    let [_, second, third, last] = frames_of(regs);
+    let rules = [
+        (landing, Onward::Caller { form: Form::Rsp, offset: 32, rbp: -2 }),
+        (second.1, Onward::Caller { form: Form::Rbp, offset: 16, rbp: -2 }),
+        (third.1, Onward::Caller { form: Form::LoadRbp, offset: -8, rbp: 0 }),
+        (last.1, Onward::End(0)),
+        // what a handler calls from, whose walk ends there
+        (lab.handler_landing().0, Onward::End(0)),
+    ];
+    publish_rules(lab, &rules);
+    for (at, ra) in [second, third, last] {
+        lab.poke(at - 8, ra);
+    }
+    // saved by the innermost frame, by the second one, and where the third one begins
+    let of_third = third.0 + 16;
+    lab.poke(second.0 - 16, third.0 - 16);
+    lab.poke(third.0 - 16, of_third);
+    lab.poke(of_third - 8, last.0);
+    lab.poke(of_third, 0x1234);
+    let callers = [landing, second.1, third.1, last.1];
+    let mut tails = Tails::default();
+    tails.publish(lab, tail_hash(0, &callers), LISTED_BEFORE);
+    tails.publish(lab, tail_hash(0, &[lab.handler_landing().0]), LISTED_BEFORE + 2);
+    lab.set_half(TAILED, 1);
+    let hash_from = |inner: usize| {
+        let mix = |hash: u64| hash.wrapping_mul(HASH) ^ hash.wrapping_mul(HASH) >> 32;
+        callers[inner..].iter().rfold(HASH, |hash, caller| mix(hash ^ caller))
+    };
+    let frame = |(at, ra): (u64, u64), inner: usize, rbp: u64| Check {
+        place: at - 8,
+        word: ra,
+        frame: Some(4 - inner as u32),
+        rbp,
+        hash: hash_from(inner),
+    };
+    let mut row = [
+        frame(last, 3, 0x1234),
+        Check { place: of_third - 8, word: last.0, frame: None, rbp: 0, hash: 0 },
+        frame(third, 2, of_third),
+        Check { place: third.0 - 16, word: of_third, frame: None, rbp: 0, hash: 0 },
+        frame(second, 1, third.0 - 16),
+    ];
+    // the frames, not what is between them
+    let len = match known {
+        0 => 0,
+        1 => 1,
+        2 | 3 => 3,
+        _ => row.len(),
+    };
+    change(&mut row);
+    let part = walk_at(0);
+    for (index, check) in (0..).zip(row) {
+        lab.set_word(part + WALK_CHECKS + 16 * index, check.place);
+        lab.set_word(part + WALK_CHECKS + 16 * index + 8, check.word);
+        let joint = part + WALK_JOINTS + JOINT_SIZE * index;
+        lab.set_word(joint + JOINT_HASH, check.hash);
+        lab.set_word(joint + JOINT_OF_RBP, check.rbp);
+        // the outermost frame needs no rbp
+        let flags = if index == 0 { JOINT_FRAME } else { JOINT_FRAME | JOINT_RBP };
+        lab.set_half(joint + JOINT_FLAGS, if check.frame.is_some() { flags } else { 0 });
+        lab.set_half(joint + JOINT_FRAMES, check.frame.unwrap_or(0));
+    }
+    lab.set_half(part + WALK_LEN, len as u32);
+    lab.set_half(part + WALK_GENERATION, lab.half(RULES_GENERATION));
 }
