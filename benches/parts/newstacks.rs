@@ -66,6 +66,7 @@ pub fn table() {
 }
 
 /// Runs a command to its end.
+#[expect(clippy::zombie_processes, reason = "wait4(2) takes its end, with what it has used")]
 fn run(words: &[String]) -> Run {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
