@@ -11,6 +11,7 @@ mod parts {
     pub mod limits;
     pub mod long;
     pub mod measured;
+    pub mod newstacks;
     pub mod performance;
     pub mod programs;
     pub mod server;
@@ -24,7 +25,7 @@ use parts::basics::{installed, median};
 use parts::floor::round_trip;
 use parts::measured::Page;
 use parts::programs::{STOPPING, fixture, heaptrace, pair_by_slope, resident, wall};
-use parts::{crowd, engines, long, performance, server, slopes, whole};
+use parts::{crowd, engines, long, newstacks, performance, server, slopes, whole};
 use std::path::Path;
 
 /// Frames on the stack of most measurements.
@@ -43,12 +44,13 @@ fn row(name: &str, figure: String, ratio: String, limit: &str) {
 fn main() {
     // cargo passes --bench, and perhaps names of sections: else there are all
     let program = fixture("pairs");
-    let sections: [(&str, &dyn Fn()); 9] = [
+    let sections: [(&str, &dyn Fn()); 10] = [
         ("basics", &|| basics(&program)),
         ("engines", &|| engines::recording(&program)),
         ("stopping", &|| engines::stopping(&program)),
         ("mixed", &|| drop(slopes::tables(&mut Page::default()))),
         ("long", &|| drop(long::tables(&mut Page::default()))),
+        ("stacks", &newstacks::table),
         ("whole", &whole::table),
         ("threads", &crowd::tables),
         ("server", &server::table),

@@ -21,8 +21,9 @@ const EXIT_NOT_POSSIBLE: u8 = 1;
 pub fn execute(options: &DoctorOptions) -> anyhow::Result<u8> {
     let mut findings = judge::findings(&facts::gather(&options.debug_dirs));
     if let Some(pid) = options.pid {
+        let is_settled = facts::is_settled(pid);
         findings.push(judge::engine_of(pid, &prospect_of(pid).map_err(|error| error.to_string())));
-        findings.push(judge::leftovers(pid, &facts::leftovers(pid)));
+        findings.push(judge::leftovers(pid, &facts::leftovers(pid), is_settled));
     }
     let color = super::use_color(options.color, &std::io::stdout());
     super::print(&render(&findings, color))?;

@@ -143,8 +143,11 @@ mod tests {
         assert!(!firsts.enter(StackId(3), 5), "below the first group");
         assert_eq!([70, 60_000, 1 << 31, 3].map(|stack| firsts.get(StackId(stack))), [Some(1), Some(4), None, None]);
         assert!(firsts.memory() < 40_000, "{}", firsts.memory());
-        // not even when others come near
-        assert!((1..40).all(|n| firsts.enter(StackId(60_000 + 60_000 * n), 6)));
-        assert!(!firsts.enter(StackId(1 << 31), 3));
+        // not even when others come near: the one that was refused, and all behind it
+        let mut firsts = Firsts::default();
+        assert!(firsts.enter(StackId(0), 1) && !firsts.enter(StackId(200_000), 2));
+        assert!((1..=3).all(|n| firsts.enter(StackId(60_000 * n), 3)));
+        assert!(!firsts.enter(StackId(200_000), 4) && !firsts.enter(StackId(200_001), 5));
+        assert!(firsts.enter(StackId(199_999), 6));
     }
 }

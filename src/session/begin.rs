@@ -142,7 +142,8 @@ impl Session {
             return Err(SessionError::Not64Bit { what: format!("process {pid}") });
         }
         chain::require_outside(pid)?;
-        guardian::await_others(pid);
+        // one that has a lock on it for ever must not keep everybody out
+        let _ = guardian::await_others(pid);
         // Else its breakpoints would be taken for the program's own code. Whoever may not look hears why below.
         let repaired = orphan::repair(pid).ok().flatten();
         let threads = seize::seize_to_patch(pid)?;

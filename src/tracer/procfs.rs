@@ -141,6 +141,27 @@ pub fn children(pid: i32) -> Vec<i32> {
     text.iter().flat_map(|line| line.split_whitespace()).filter_map(|word| word.parse().ok()).collect()
 }
 
+/// Processes that share the memory of process `pid`: its children, and theirs.
+pub fn sharers(pid: i32) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut parents = vec![pid];
+    while let Some(parent) = parents.pop() {
+        for child in children(parent) {
+            if same_memory(child, pid) == Some(true) && !found.contains(&child) {
+                found.push(child);
+                parents.push(child);
+            }
+        }
+    }
+    found
+}
+
+/// Whether the kernel tells which processes share the memory of process `pid`: [`children`] (CONFIG_PROC_CHILDREN) and
+/// kcmp(2), for which a tracer's rights are needed.
+pub fn can_tell_sharers(pid: i32) -> bool {
+    read(pid, &format!("task/{pid}/children")).is_ok() && same_memory(pid, pid) == Some(true)
+}
+
 /// The value of `key` in `/proc/TID/status`, without white space around it. None if the task is gone.
 pub fn status_field(tid: i32, key: &str) -> Option<String> {
     field_of(&read(tid, "status").ok()?, key)

@@ -249,6 +249,61 @@ fn doctor(pid: i32) -> String {
     text.lines().find(|line| line.contains("leftovers")).unwrap_or_default().to_owned()
 }
 
+/// Whether a process has the folder of process `pid` in /proc open, as one does that waits for a claim on it.
+fn has_folder_open(process: i32, pid: i32) -> bool {
+    let links = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    let folder = std::path::PathBuf::from(format!("/proc/{pid}"));
+    links.into_iter().any(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == folder))
+}
+
+/// T42: `doctor` is asked while the guardian of a heaptrace that was killed has not begun its work. It called leftovers,
+/// without a guardian, what was about to be taken away.
+#[test]
+fn t42_doctor_waits_for_the_guardian() {
+    attach_rounds("2", 2, |victim, pid, attached| {
+        let guardian = guardian_of(attached.pid());
+        let send = |signal: Signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), signal).unwrap();
+        send(Signal::SIGSTOP);
+        procfs::wait_until("the guardian stands still", || procfs::state(guardian) == Some('T'));
+        attached.signal(Signal::SIGKILL);
+        attached.assert_killed();
+        wait_until_untraced(pid);
+        let asked = Program::new("/bin/true").start_heaptrace(["doctor", &pid.to_string()]);
+        procfs::wait_until("it waits", || {
+            assert!(asked.is_alive(), "it does not wait");
+            has_folder_open(asked.pid(), pid)
+        });
+        send(Signal::SIGCONT);
+        let text = asked.wait().text();
+        // the jump engine's memory may stay mapped
+        let told = text.lines().find(|line| line.contains("leftovers")).unwrap();
+        assert!(told.contains("none of an earlier heaptrace") || told.contains("memory mapped"), "{text}");
+        procfs::wait_until_let_go(pid);
+        assert_untouched(victim, pid);
+    });
+}
+
+/// A guardian that is stopped is waited for, but not for ever, and `doctor` says so.
+#[test]
+fn doctor_says_that_a_guardian_does_not_finish() {
+    attach_rounds("0", 1, |victim, pid, attached| {
+        let guardian = guardian_of(attached.pid());
+        let send = |signal: Signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), signal).unwrap();
+        send(Signal::SIGSTOP);
+        procfs::wait_until("the guardian stands still", || procfs::state(guardian) == Some('T'));
+        attached.signal(Signal::SIGKILL);
+        attached.assert_killed();
+        wait_until_untraced(pid);
+        let told = doctor(pid);
+        assert!(told.contains("its guardian seems to be at work"), "{told}");
+        send(Signal::SIGCONT);
+        wait_until_gone(guardian);
+        assert!(doctor(pid).contains("none"));
+        procfs::wait_until_let_go(pid);
+        assert_untouched(victim, pid);
+    });
+}
+
 /// What an attach told of an earlier heaptrace.
 fn told_of_earlier_one(traced: &crate::support::program::Traced) -> String {
     let warnings = traced.report.list("/warnings").iter().filter_map(|warning| warning.as_str());

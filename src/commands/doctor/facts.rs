@@ -1,6 +1,7 @@
 //! Reading the machine. Whatever can't be read is left unknown.
 
 use crate::elf::Elf;
+use crate::tracer::guardian;
 use crate::tracer::guardian::orphan::{self, Looked, Orphan};
 use crate::tracer::jump::region;
 use crate::tracer::probe::{self, CodeAccess, StopCost, TraceCheck};
@@ -132,6 +133,12 @@ pub(super) enum Leftovers {
     },
     /// It could not be looked at: why.
     Unknown(String),
+}
+
+/// Waits until no guardian takes anything away from process `pid` any more, twelve seconds at most. False if it may
+/// still do so.
+pub(super) fn is_settled(pid: i32) -> bool {
+    guardian::await_others(pid)
 }
 
 /// Looks at process `pid`, without touching it.

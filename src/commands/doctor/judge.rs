@@ -57,10 +57,23 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// What a heaptrace that was killed has left in process `pid`.
-pub(super) fn leftovers(pid: i32, leftovers: &Leftovers) -> Finding {
+/// What a heaptrace that was killed has left in process `pid`. Unless it `is_settled`, its guardian may still take that
+/// away.
+pub(super) fn leftovers(pid: i32, leftovers: &Leftovers, is_settled: bool) -> Finding {
     let title = "leftovers";
     match leftovers {
+        Leftovers::Memory(_) | Leftovers::Some { .. } if !is_settled => Finding::new(
+            Level::Warn,
+            title,
+            format!(
+                "process {pid} holds what a heaptrace that was killed has left, and its guardian seems to be at work: \
+                 a lock on /proc/{pid} was held for twelve seconds"
+            ),
+        )
+        .with_cure(format!(
+            "ask again in a moment. If nothing changes, see who has the lock (lslocks): a guardian that is stopped \
+             goes on after `kill -CONT`, and what is left without one, `heaptrace attach --duration 1s {pid}` takes out"
+        )),
         Leftovers::None => Finding::new(Level::Ok, title, format!("none of an earlier heaptrace in process {pid}")),
         Leftovers::Memory(bytes) => Finding::new(
             Level::Warn,

@@ -180,14 +180,23 @@ fn colours_only_on_request() {
 
 #[test]
 fn leftovers_are_told_with_their_cure() {
-    assert_eq!(judge::leftovers(7, &Leftovers::None).level, Level::Ok);
-    assert_eq!(judge::leftovers(7, &Leftovers::Traced { by: 8 }).level, Level::Ok);
-    let finding = judge::leftovers(7, &Leftovers::Some { breakpoints: 15, unproved: 0 });
+    let told = |leftovers| judge::leftovers(7, &leftovers, true);
+    assert_eq!(told(Leftovers::None).level, Level::Ok);
+    assert_eq!(told(Leftovers::Traced { by: 8 }).level, Level::Ok);
+    let finding = told(Leftovers::Some { breakpoints: 15, unproved: 0 });
     assert!(finding.text.contains("15 breakpoints") && !finding.text.contains("differ"), "{}", finding.text);
     assert!(finding.cure.unwrap().contains("heaptrace attach --duration 1s 7"));
-    let finding = judge::leftovers(7, &Leftovers::Some { breakpoints: 15, unproved: 2 });
+    let finding = told(Leftovers::Some { breakpoints: 15, unproved: 2 });
     assert!(finding.text.contains("(bytes: 2)"), "{}", finding.text);
-    assert_eq!(judge::leftovers(7, &Leftovers::Unknown("gone".into())).level, Level::Warn);
+    assert_eq!(told(Leftovers::Unknown("gone".into())).level, Level::Warn);
+    // a guardian has not let go of it in all the time that it was waited for
+    let unsettled = |leftovers| judge::leftovers(7, &leftovers, false);
+    for leftovers in [Leftovers::Some { breakpoints: 15, unproved: 0 }, Leftovers::Memory(4096)] {
+        let finding = unsettled(leftovers);
+        assert!(finding.level == Level::Warn && finding.text.contains("guardian seems to be at work"));
+        assert!(finding.cure.unwrap().starts_with("ask again"));
+    }
+    assert_eq!(unsettled(Leftovers::None).level, Level::Ok);
 }
 
 #[test]

@@ -70,7 +70,8 @@ fn jumps_of_a_process_that_sleeps_wait_for_no_processor() {
     let mut target = Target::start();
     let pid = target.sleeper.pid();
     let jumps = [target.patch(8, 5), target.patch(16, 5)];
-    for (threads, times) in [(Threads::OfOne(pid), 0), (Threads::Stand, 0), (Threads::Run, 3)] {
+    for (threads, times) in [(Threads::OfOne(pid), 0), (Threads::OfAll(pid), 0), (Threads::Stand, 0), (Threads::Run, 3)]
+    {
         let mut code = TargetCode::default();
         let before = SYNCHRONIZED.get();
         code.place_jumps(&mut target.memory, &jumps, threads).unwrap();
@@ -81,9 +82,11 @@ fn jumps_of_a_process_that_sleeps_wait_for_no_processor() {
         assert_eq!(SYNCHRONIZED.get() - before, 2 * times, "{threads:?}");
     }
     // of one that is not there nothing is known
-    let before = SYNCHRONIZED.get();
-    TargetCode::default().place_jumps(&mut target.memory, &jumps, Threads::OfOne(i32::MAX)).unwrap();
-    assert_eq!(SYNCHRONIZED.get() - before, 3);
+    for threads in [Threads::OfOne(i32::MAX), Threads::OfAll(i32::MAX)] {
+        let before = SYNCHRONIZED.get();
+        TargetCode::default().place_jumps(&mut target.memory, &jumps, threads).unwrap();
+        assert_eq!(SYNCHRONIZED.get() - before, 3, "{threads:?}");
+    }
 }
 
 #[test]

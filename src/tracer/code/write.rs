@@ -1,7 +1,7 @@
 //! The bytes that are written to code, and how: patches over the program's, and code of ours. Whoever has to restore
 //! them if we are killed hears of it before, by [`super::TargetCode`].
 
-use super::passing::all_pass;
+use super::passing::{all_pass, all_pass_with_sharers};
 use crate::addr::Addr;
 use crate::arch::{INT3, PAGE_SIZE};
 use crate::patches::{LONGEST, Patch, Patches};
@@ -19,13 +19,15 @@ pub enum Threads {
     Run,
     /// They run, and all of them are this process's.
     OfOne(i32),
+    /// They run. They are this process's, and those of processes that share its memory.
+    OfAll(i32),
     /// None runs.
     Stand,
 }
 
 /// Writes the original bytes wherever something of `patches`, in ascending order of address, stands. First where a byte
 /// of ours says that code of ours is to do nothing more; then over the int3s, of which some threads die when heaptrace
-/// is gone; last over the jumps, of which no thread may see half: that takes up to 50 ms.
+/// is gone; last over the jumps, of which no thread may see half: that takes up to 50 ms where threads run.
 ///
 /// # Errors
 /// The first; what can be written is.
@@ -62,7 +64,8 @@ pub fn exchange_all(memory: &mut TargetMemory, all: &[(Addr, &[u8])], threads: T
     let synchronize = || match threads {
         Threads::Stand => {}
         Threads::OfOne(pid) if all_pass(pid) => {}
-        Threads::OfOne(_) | Threads::Run => synchronize(),
+        Threads::OfAll(pid) if all_pass_with_sharers(pid) => {}
+        Threads::OfOne(_) | Threads::OfAll(_) | Threads::Run => synchronize(),
     };
     let mut result = Ok(());
     if all.is_empty() {
@@ -88,7 +91,7 @@ pub fn exchange_all(memory: &mut TargetMemory, all: &[(Addr, &[u8])], threads: T
 #[cfg(test)]
 thread_local! {
     /// How often this thread has waited for all CPUs.
-    pub(super) static SYNCHRONIZED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    pub(in crate::tracer) static SYNCHRONIZED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// Waits until each CPU has gone through the kernel, and so fetches instructions anew: membarrier(2),

@@ -2,7 +2,7 @@
 //!
 //! When heaptrace is killed its guardian goes on to write for up to some seconds: to code, to the slack of modules, to
 //! the action for SIGTRAP. A heaptrace that attaches meanwhile took what it found for left by nobody, and both wrote to
-//! the same places. So an attach waits until nobody has a claim any more.
+//! the same places. So an attach waits until nobody has a claim any more, and so does whoever asks what is left there.
 //!
 //! A claim is a shared lock (flock(2)) on the process's folder in /proc, and belongs to a descriptor. The tracer takes
 //! it before it writes anything, and the guardian gets the same descriptor with its first record: the kernel drops the
@@ -58,29 +58,30 @@ fn folder(pid: i32) -> Option<File> {
 }
 
 /// Waits until no guardian will write to process `pid` any more, or only one whose heaptrace lives: that one traces the
-/// process, and whoever seizes it hears so. Twelve seconds at most.
-pub fn await_others(pid: i32) {
-    let Some(file) = folder(pid) else { return };
+/// process, and whoever seizes it hears so. Twelve seconds at most: false if somebody has a claim even then.
+pub fn await_others(pid: i32) -> bool {
+    let Some(file) = folder(pid) else { return true };
     let began = Instant::now();
     let mut traced_since = None;
     while began.elapsed() < PATIENCE {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {}
             // it is given back when the file is closed
-            Ok(()) | Err(TryLockError::Error(_)) => return,
+            Ok(()) | Err(TryLockError::Error(_)) => return true,
         }
         match procfs::tracer_of_process(pid) {
-            None => return,
+            None => return true,
             Some(tracer) if tracer == 0 || is_guardian(tracer) => traced_since = None,
             Some(_) => {
                 if traced_since.get_or_insert_with(Instant::now).elapsed() > DOUBT {
-                    return;
+                    return true;
                 }
             }
         }
         std::thread::sleep(PAUSE);
     }
     tracing::debug!("somebody has had a lock on /proc/{pid} for {PATIENCE:?}");
+    false
 }
 
 fn is_guardian(tid: i32) -> bool {
@@ -91,7 +92,28 @@ fn is_guardian(tid: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tracer::ptrace;
     use crate::tracer::testing::Sleeper;
+    use std::thread::JoinHandle;
+
+    /// Waits for others' claims on another thread, which begins to wait before this returns. It returns when it has
+    /// ended, and what it was told.
+    fn waiting(pid: i32) -> JoinHandle<(Instant, bool)> {
+        let open = || {
+            let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let folder = format!("/proc/{pid}");
+            links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|to| to.as_os_str() == &*folder)).count()
+        };
+        let before = open();
+        let waits = std::thread::spawn(move || {
+            let is_free = await_others(pid);
+            (Instant::now(), is_free)
+        });
+        while open() == before && !waits.is_finished() {
+            std::thread::yield_now();
+        }
+        waits
+    }
 
     /// Both ends of the socket may have it; it ends with the last.
     #[test]
@@ -102,25 +124,52 @@ mod tests {
         let other = claim.descriptor().unwrap().try_clone_to_owned().unwrap();
         assert!(Claim::on(pid).descriptor().is_some(), "claims exclude each other");
         drop(claim);
-        let waits = std::thread::spawn(move || {
-            await_others(pid);
-            Instant::now()
-        });
-        std::thread::sleep(20 * PAUSE);
-        assert!(!waits.is_finished());
+        let waits = waiting(pid);
         let dropped = Instant::now();
         drop(other);
-        assert!(waits.join().unwrap() >= dropped);
+        let (ended, is_free) = waits.join().unwrap();
+        assert!(ended >= dropped, "it did not wait");
+        assert!(is_free && dropped.elapsed() < PATIENCE / 2, "it waited on");
     }
 
+    /// Ended before, and while it is waited for.
     #[test]
     fn who_has_ended_is_not_waited_for() {
         let sleeper = Sleeper::start();
         let pid = sleeper.pid();
         let claim = Claim::on(pid);
+        let began = Instant::now();
+        let waits = waiting(pid);
         drop(sleeper);
-        await_others(pid);
+        assert!(waits.join().unwrap().1 && await_others(pid));
+        assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
         drop(claim);
-        await_others(pid);
+        assert!(await_others(pid));
+    }
+
+    /// A heaptrace that traces has a claim as long as it does so.
+    #[test]
+    fn who_is_traced_by_no_guardian_is_not_waited_for() {
+        let sleeper = Sleeper::start();
+        let pid = sleeper.pid();
+        let claim = Claim::on(pid);
+        ptrace::seize(pid, false).unwrap();
+        let began = Instant::now();
+        assert!(await_others(pid));
+        let took = began.elapsed();
+        assert!(took > DOUBT && took < PATIENCE / 2, "{took:?}");
+        drop(claim);
+    }
+
+    /// Anybody may have such a lock for ever.
+    #[test]
+    fn a_claim_that_stays_is_told() {
+        let sleeper = Sleeper::start();
+        let claim = Claim::on(sleeper.pid());
+        let began = Instant::now();
+        assert!(!await_others(sleeper.pid()));
+        assert!(began.elapsed() >= PATIENCE);
+        drop(claim);
+        assert!(await_others(sleeper.pid()));
     }
 }

@@ -187,7 +187,9 @@ impl Space {
     /// Writes the original bytes back, while threads run.
     pub(super) fn restore(&mut self) {
         for _ in 0..2 {
-            if write::write_originals(&mut self.memory, self.written.patches.iter(), write::Threads::Run).is_ok() {
+            if write::write_originals(&mut self.memory, self.written.patches.iter(), write::Threads::OfAll(self.pid))
+                .is_ok()
+            {
                 return;
             }
             // Kernels that let only a tracer write (PROC_MEM_FORCE_PTRACE) let one of its threads' tracer.
@@ -250,21 +252,6 @@ impl Space {
         })
     }
 
-    /// Processes that share its memory: its children, and theirs.
-    fn sharers(&self) -> Vec<i32> {
-        let mut found = Vec::new();
-        let mut parents = vec![self.pid];
-        while let Some(parent) = parents.pop() {
-            for child in procfs::children(parent) {
-                if procfs::same_memory(child, self.pid) == Some(true) && !found.contains(&child) {
-                    found.push(child);
-                    parents.push(child);
-                }
-            }
-        }
-        found
-    }
-
     /// Waits until every thread was seen outside our code, into which no way leads any more. False if that can't be
     /// told.
     fn await_threads_outside(&self) -> bool {
@@ -275,7 +262,8 @@ impl Space {
             // A list is cut short where a thread ends meanwhile.
             let mut again =
                 procfs::status_number(self.pid, "Threads").is_some_and(|count| threads.len() < count as usize);
-            threads.extend(self.sharers().into_iter().flat_map(|pid| procfs::tasks(pid).unwrap_or_default()));
+            threads
+                .extend(procfs::sharers(self.pid).into_iter().flat_map(|pid| procfs::tasks(pid).unwrap_or_default()));
             for tid in threads {
                 if clear.contains(&tid) || procfs::is_kernel_worker(self.pid, tid) {
                     continue;
@@ -403,7 +391,7 @@ impl Space {
 
     /// The same for those who share the memory: their actions for signals are their own, copied when they were made.
     fn remove_fallback_of_sharers(&mut self) -> bool {
-        let sharers = self.sharers();
+        let sharers = procfs::sharers(self.pid);
         match self.written.others_fallback {
             Some(fallback) => sharers.into_iter().fold(true, |all, pid| all & self.remove_fallback_of(pid, fallback)),
             None => true,
@@ -540,8 +528,11 @@ mod tests {
             let mut spaces = heard(theirs.as_fd());
             let space = spaces.get_mut(&0).unwrap();
             assert_eq!(space.written.patches.get(at.add(3)), Some(&patch));
+            let waited = write::SYNCHRONIZED.get();
             space.restore();
             assert_eq!(read(&memory), original, "{written:x?}");
+            // threads that block SIGTRAP die at the int3 that stands there meanwhile
+            assert_eq!(write::SYNCHRONIZED.get(), waited, "it waits for processors on which nobody runs");
         }
         // what the program has written over it since is the program's
         let (ours, theirs) = testing::socket_pair();
