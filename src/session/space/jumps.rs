@@ -286,9 +286,11 @@ mod tests {
     /// A region of which only the cells are mapped, with memory behind them that nobody may access.
     #[test]
     fn only_a_fence_of_ours_is_a_part_of_what_was_left() {
-        let lines = "\
-7f0000000000-7f0000200000 rw-s 00000000 00:01 7 /memfd:heaptrace (deleted)\n\
-7f0000200000-7f0008e00000 ---p 00000000 00:00 0 \n";
+        let end = 0x7f00_0000_0000 + SHARED_SIZE;
+        let lines = format!(
+            "7f0000000000-7f0000200000 rw-s 00000000 00:01 7 /memfd:heaptrace (deleted)\n\
+             7f0000200000-{end:x} ---p 00000000 00:00 0 \n"
+        );
         let maps = MapIndex::new(crate::maps::parse(lines.as_bytes()).unwrap());
         let left = LeftRegion { code: Addr(0x1000), shared: Addr(0x7f00_0000_0000), shared_size: SHARED_SIZE };
         let size = |is_fenced| left.as_mapped(is_fenced, &maps).map(|left| left.shared_size);
