@@ -20,7 +20,7 @@ use crate::addr::Addr;
 use crate::arch::liveness;
 pub(super) use entering::{Due, Entered};
 use limits::{Form, TimedCall};
-use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -32,11 +32,14 @@ use std::time::{Duration, Instant};
 const CLOCK_IS_KNOWN: Duration = Duration::from_millis(50);
 
 /// So long heaptrace waits for the clock of a CPU, on which a thread of ours has to run for that: while threads of the
-/// target may stand, and before. Somebody's real-time thread may leave it no time at all: then heaptrace asks for no
-/// further clock for [`CLOCK_PAUSE`].
+/// target may stand, and before. Somebody's real-time thread may leave it no time at all: then heaptrace does not ask
+/// for that clock again for [`CLOCK_PAUSE`].
 const CLOCK_PATIENCE: Duration = Duration::from_millis(20);
 const CLOCK_PATIENCE_BEFORE: Duration = Duration::from_millis(250);
 const CLOCK_PAUSE: Duration = Duration::from_secs(1);
+
+/// So many clocks are asked for, though no thread sleeps on their CPUs yet: some 100 µs each.
+const MOST_CLOCKS: usize = 16;
 
 /// So soon after the last look heaptrace must have interrupted a thread: it may have left its wait meanwhile, and be in
 /// another one just like it.
@@ -75,8 +78,8 @@ struct Noted {
 struct Clocks {
     /// What each is ahead of ours, in ns, and when that was known.
     known: HashMap<usize, (i64, Instant)>,
-    /// When one could not be had last.
-    failed: Option<Instant>,
+    /// When they could not be had last.
+    failed: HashMap<usize, Instant>,
 }
 
 thread_local! {
@@ -84,18 +87,28 @@ thread_local! {
     static NOTED: RefCell<ManuallyDrop<Noted>> = RefCell::default();
 }
 
-/// Threads are about to be interrupted: learns the clocks of the CPUs that some of them sleep on in such waits. Best
-/// called before the first stands, as that takes a moment.
+/// Threads are about to be interrupted: learns the clocks of the CPUs that some of them sleep on in such waits, and of
+/// those that they may sleep on when they have been interrupted once. Best called before the first stands, as that takes
+/// a moment.
 pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
     NOTED.with_borrow_mut(|noted| {
         for tid in tids {
             if let Some((b'S', cpu)) = state_and_cpu(tid)
                 && timed_call(tid).is_some()
             {
-                let _ = noted.clocks.now(cpu, CLOCK_PATIENCE_BEFORE);
+                for cpu in cpus_of(tid).unwrap_or_else(|| vec![cpu]) {
+                    let _ = noted.clocks.now(cpu, CLOCK_PATIENCE_BEFORE);
+                }
             }
         }
     });
+}
+
+/// The CPUs that a thread may run on. None if they are too many to ask each for its clock, or not known.
+fn cpus_of(tid: i32) -> Option<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(tid)).ok()?;
+    let cpus: Vec<usize> = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect();
+    (1..=MOST_CLOCKS).contains(&cpus.len()).then_some(cpus)
 }
 
 /// Thread `tid` is about to be interrupted: notes how long it has slept, if it does so in such a wait.
@@ -106,7 +119,12 @@ pub(super) fn note(tid: i32) {
             let asleep = look(tid, cpu, &mut noted.clocks);
             match asleep {
                 Some(asleep) => noted.asleep.insert(tid, asleep),
-                None => noted.asleep.remove(&tid),
+                None => {
+                    if let Some(call) = timed_call(tid) {
+                        tracing::debug!("how long thread {tid} has slept in call {} is not known", call.number);
+                    }
+                    noted.asleep.remove(&tid)
+                }
             };
         }
         // it stands already, and what was noted is of before that
@@ -120,6 +138,7 @@ pub(super) fn told(tid: i32) {
     NOTED.with_borrow_mut(|noted| {
         let is_late = |asleep: &Asleep| !asleep.is_confirmed && asleep.seen.elapsed() > TOLD_AT_ONCE;
         if noted.asleep.get(&tid).is_some_and(is_late) {
+            tracing::debug!("thread {tid} was interrupted too long after the last look at its wait");
             noted.asleep.remove(&tid);
         }
     });
@@ -132,8 +151,10 @@ pub(super) fn confirm(tid: i32) {
         if let Some(asleep) = noted.asleep.get_mut(&tid)
             && !asleep.is_confirmed
         {
-            asleep.is_confirmed = Scheduled::of(tid).is_some_and(|now| asleep.scheduled.leads_straight_to(&now));
+            let now = Scheduled::of(tid);
+            asleep.is_confirmed = now.is_some_and(|now| asleep.scheduled.leads_straight_to(&now));
             if !asleep.is_confirmed {
+                tracing::debug!("thread {tid} may have left its wait: {:?}, then {now:?}", asleep.scheduled);
                 noted.asleep.remove(&tid);
             }
         }
@@ -238,7 +259,8 @@ fn look(tid: i32, cpu: usize, clocks: &mut Clocks) -> Option<Asleep> {
     if timed_call(tid)? != call || Scheduled::of(tid)? != scheduled {
         return None;
     }
-    let slept = Duration::from_nanos(u64::try_from(now - scheduled.since).ok()?);
+    // it has fallen asleep since the clock was known
+    let slept = Duration::from_nanos(u64::try_from(now - scheduled.since).unwrap_or(0));
     Some(Asleep { call, limit, slept, at, seen: Instant::now(), scheduled, is_confirmed: false })
 }
 
@@ -294,7 +316,7 @@ impl Clocks {
         }
         let older =
             known.map(|(ahead, at)| ours() + ahead - i64::try_from(at.elapsed().as_nanos()).unwrap_or(i64::MAX));
-        if self.failed.is_some_and(|failed| failed.elapsed() < CLOCK_PAUSE) {
+        if self.failed.get(&cpu).is_some_and(|failed| failed.elapsed() < CLOCK_PAUSE) {
             return older;
         }
         // The thread that traces stays where it is: it could be kept from going on while the process stands.
@@ -310,7 +332,8 @@ impl Clocks {
                 Some(ours() + ahead)
             }
             None => {
-                self.failed = Some(Instant::now());
+                tracing::debug!("processor {cpu} does not tell its clock within {patience:?}");
+                self.failed.insert(cpu, Instant::now());
                 older
             }
         }
@@ -374,10 +397,10 @@ mod tests {
             let now = clocks.now(nowhere, Duration::ZERO)?;
             Some((now - ours()).div_euclid(500_000_000))
         };
-        let failed = Some(Instant::now());
-        assert_eq!(ask(Clocks { known: known(Duration::ZERO), failed: None }), Some(99));
-        assert_eq!(ask(Clocks { known: known(age), failed: None }), Some(85));
-        assert_eq!(ask(Clocks { known: known(age), failed }), Some(85));
+        let failed = HashMap::from([(nowhere, Instant::now())]);
+        assert_eq!(ask(Clocks { known: known(Duration::ZERO), ..Clocks::default() }), Some(99));
+        assert_eq!(ask(Clocks { known: known(age), ..Clocks::default() }), Some(85));
+        assert_eq!(ask(Clocks { known: known(age), failed: failed.clone() }), Some(85));
         assert_eq!(ask(Clocks { known: HashMap::new(), failed }), None);
     }
 
