@@ -65,9 +65,7 @@ pub(super) fn seize_unless_interrupted(tid: i32, options: i32) -> Result<bool> {
 /// Asks `tid`, running or not, to stop soon (PTRACE_INTERRUPT). The stop may merge with another one.
 pub fn interrupt(tid: i32) -> Result<()> {
     timedwait::note(tid);
-    request(libc::PTRACE_INTERRUPT, tid, 0, 0, "interrupt")?;
-    timedwait::told(tid);
-    Ok(())
+    request(libc::PTRACE_INTERRUPT, tid, 0, 0, "interrupt")
 }
 
 /// What [`wait`] returned.

@@ -41,9 +41,11 @@ const CLOCK_PAUSE: Duration = Duration::from_secs(1);
 /// So many clocks are asked for, though no thread sleeps on their CPUs yet: some 100 µs each.
 const MOST_CLOCKS: usize = 16;
 
-/// So soon after the last look heaptrace must have interrupted a thread: it may have left its wait meanwhile, and be in
-/// another one just like it.
-const TOLD_AT_ONCE: Duration = Duration::from_micros(200);
+/// So soon after the last look heaptrace must interrupt a thread: it may leave its wait meanwhile, and be in another one
+/// just like it. Where something else has had the processor, heaptrace looks again, so often. (The time until the
+/// request is done says nothing: it wakes the thread, which may take the processor at once.)
+const AT_ONCE: Duration = Duration::from_micros(200);
+const LOOKS: u32 = 5;
 
 /// So long a thread may run from its sleep to its stop, in ns: in the kernel, and not in its program.
 const STRAIGHT_TO_ITS_STOP: i64 = 200_000;
@@ -56,7 +58,7 @@ struct Asleep {
     /// How long it had slept, and when that was known.
     slept: Duration,
     at: Instant,
-    /// When it was seen last that it slept.
+    /// From when on it may have left that wait unseen.
     seen: Instant,
     /// What the scheduler told of it then.
     scheduled: Scheduled,
@@ -116,8 +118,8 @@ pub(super) fn note(tid: i32) {
     let Some((state, cpu)) = state_and_cpu(tid) else { return };
     NOTED.with_borrow_mut(|noted| match state {
         b'S' => {
-            let asleep = look(tid, cpu, &mut noted.clocks);
-            match asleep {
+            let mut look = || look(tid, cpu, &mut noted.clocks).filter(|asleep| asleep.seen.elapsed() < AT_ONCE);
+            match (0..LOOKS).find_map(|_| look()) {
                 Some(asleep) => noted.asleep.insert(tid, asleep),
                 None => {
                     if let Some(call) = timed_call(tid) {
@@ -130,17 +132,6 @@ pub(super) fn note(tid: i32) {
         // it stands already, and what was noted is of before that
         b't' | b'T' => {}
         _ => drop(noted.asleep.remove(&tid)),
-    });
-}
-
-/// Thread `tid` has been interrupted.
-pub(super) fn told(tid: i32) {
-    NOTED.with_borrow_mut(|noted| {
-        let is_late = |asleep: &Asleep| !asleep.is_confirmed && asleep.seen.elapsed() > TOLD_AT_ONCE;
-        if noted.asleep.get(&tid).is_some_and(is_late) {
-            tracing::debug!("thread {tid} was interrupted too long after the last look at its wait");
-            noted.asleep.remove(&tid);
-        }
     });
 }
 
@@ -255,13 +246,14 @@ fn look(tid: i32, cpu: usize, clocks: &mut Clocks) -> Option<Asleep> {
     let scheduled = Scheduled::of(tid)?;
     let now = clocks.now(cpu, CLOCK_PATIENCE)?;
     let at = Instant::now();
+    let seen = Instant::now();
     // it has not run since, so all that was read is of the same sleep
     if timed_call(tid)? != call || Scheduled::of(tid)? != scheduled {
         return None;
     }
     // it has fallen asleep since the clock was known
     let slept = Duration::from_nanos(u64::try_from(now - scheduled.since).unwrap_or(0));
-    Some(Asleep { call, limit, slept, at, seen: Instant::now(), scheduled, is_confirmed: false })
+    Some(Asleep { call, limit, slept, at, seen, scheduled, is_confirmed: false })
 }
 
 fn timed_call(tid: i32) -> Option<TimedCall> {
