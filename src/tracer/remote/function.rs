@@ -11,7 +11,7 @@ use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, SYSTEM_CALL_STOP, Stopped, Waited};
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::{Event, WaitStatus};
-use crate::tracer::{Result, TracerError, injection};
+use crate::tracer::{Result, TracerError, injection, insist};
 use std::time::{Duration, Instant};
 
 /// `mov $SYS_rt_sigreturn, %rax; syscall`: what signal handlers return to in glibc.
@@ -146,13 +146,13 @@ struct Back<'a> {
 impl Back<'_> {
     /// The registers last: with them the thread loses its own way back to all of it.
     fn give(&self, thread: &Stopped) -> Result<()> {
-        thread.set_signal_mask(self.mask)?;
-        thread.set_extended_state(self.state)?;
+        insist(|| thread.set_signal_mask(self.mask))?;
+        insist(|| thread.set_extended_state(self.state))?;
         let mut resume = *self.resume;
         // A thread that was stopped when it had just made a system call, or had just been made by one, still has its
         // number. It stands before a call now, which the kernel would take for that one: it would be made twice.
         resume.0.orig_rax = u64::MAX;
-        thread.set_registers(&resume)
+        insist(|| thread.set_registers(&resume))
     }
 }
 
