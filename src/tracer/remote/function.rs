@@ -163,14 +163,14 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
     let began = Instant::now();
     let mut entered = false;
     let mut is_back = false;
-    thread.run_to_system_call()?;
+    insist(|| thread.run_to_system_call())?;
     // From here on it is within the function, and may hold a lock of it: whatever fails, it goes on by itself.
     let goes_on = |error: TracerError| if error.is_out_of_reach() { error } else { TracerError::Unresponsive { tid } };
     loop {
         if began.elapsed() > PATIENCE {
             return Err(TracerError::Unresponsive { tid });
         }
-        let status = match ptrace::wait_task(tid, ptrace::PATIENCE).map_err(goes_on)? {
+        let status = match insist(|| ptrace::wait_task(tid, ptrace::PATIENCE)).map_err(goes_on)? {
             Waited::Task(_, status, Some(_)) => status,
             Waited::Task(_, status, None) => return Err(TracerError::Overtaken { tid, status }),
             Waited::Nothing => continue,
@@ -180,13 +180,13 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
             WaitStatus::Signal(SYSTEM_CALL_STOP) if is_back => return Ok(()),
             WaitStatus::Signal(SYSTEM_CALL_STOP) => {
                 entered = !entered;
-                let regs = thread.registers().map_err(goes_on)?;
+                let regs = insist(|| thread.registers()).map_err(goes_on)?;
                 if entered && regs.0.orig_rax == libc::SYS_rt_sigreturn.cast_unsigned() && regs.0.rsp == back_at.0 {
                     // without a number it makes no call
                     back.give(thread).map_err(goes_on)?;
                     is_back = true;
                 } else if entered && back.filters == Filters::Thread && super::is_filtered(tid) {
-                    super::make_harmless(thread).map_err(goes_on)?;
+                    insist(|| super::make_harmless(thread)).map_err(goes_on)?;
                 }
             }
             WaitStatus::EventStop | WaitStatus::GroupStop(_) => {}
@@ -203,7 +203,7 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
             }
             status => return Err(TracerError::Overtaken { tid, status }),
         }
-        thread.run_to_system_call().map_err(goes_on)?;
+        insist(|| thread.run_to_system_call()).map_err(goes_on)?;
     }
 }
 
