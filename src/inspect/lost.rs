@@ -97,8 +97,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// So many looks more are taken at most.
 const MOST_MORE: u32 = 4;
 
-/// So many of them must agree one after the other while threads are inside of the allocator: a block that was on its way
-/// at the first look may be so again at the next one, as allocators give the same block out again and again.
+/// So many of them must agree one after the other while threads are inside of the allocator: a block that was on its
+/// way at the first look may be so again at the next one, as allocators give the same block out again and again.
 const AGREEING: u32 = 2;
 
 /// The threads that are to run between two looks: those that wait in a system call stay where they are for as long as

@@ -97,8 +97,8 @@ pub fn tasks(pid: i32) -> Result<Vec<i32>> {
     Ok(entries.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// What `look` sees of the memory of process `pid` through one of its tasks `tids`: the first that lives until `look` is
-/// done. The leader is tried first, as it outlives the others in most programs; a thread may end at any moment, and
+/// What `look` sees of the memory of process `pid` through one of its tasks `tids`: the first that lives until `look`
+/// is done. The leader is tried first, as it outlives the others in most programs; a thread may end at any moment, and
 /// shows nothing then.
 ///
 /// # Errors

@@ -41,8 +41,8 @@ const CLOCK_PAUSE: Duration = Duration::from_secs(1);
 /// So many clocks are asked for, though no thread sleeps on their CPUs yet: some 100 µs each.
 const MOST_CLOCKS: usize = 16;
 
-/// So soon after the last look heaptrace must interrupt a thread: it may leave its wait meanwhile, and be in another one
-/// just like it. Where something else has had the processor, heaptrace looks again, so often. (The time until the
+/// So soon after the last look heaptrace must interrupt a thread: it may leave its wait meanwhile, and be in another
+/// one just like it. Where something else has had the processor, heaptrace looks again, so often. (The time until the
 /// request is done says nothing: it wakes the thread, which may take the processor at once.)
 const AT_ONCE: Duration = Duration::from_micros(200);
 const LOOKS: u32 = 5;
@@ -90,8 +90,8 @@ thread_local! {
 }
 
 /// Threads are about to be interrupted: learns the clocks of the CPUs that some of them sleep on in such waits, and of
-/// those that they may sleep on when they have been interrupted once. Best called before the first stands, as that takes
-/// a moment.
+/// those that they may sleep on when they have been interrupted once. Best called before the first stands, as that
+/// takes a moment.
 pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
     NOTED.with_borrow_mut(|noted| {
         for tid in tids {
@@ -297,8 +297,9 @@ impl Scheduled {
 }
 
 impl Clocks {
-    /// The clock of a CPU now, in ns. Where the CPU is too busy to tell it within `patience`, what it showed when it was
-    /// known last: a wait is then taken to have lasted less long than it has, never longer. None if it was never known.
+    /// The clock of a CPU now, in ns. Where the CPU is too busy to tell it within `patience`, what it showed when it
+    /// was known last: a wait is then taken to have lasted less long than it has, never longer. None if it was never
+    /// known.
     fn now(&mut self, cpu: usize, patience: Duration) -> Option<i64> {
         let known = self.known.get(&cpu).copied();
         if let Some((ahead, at)) = known

@@ -210,18 +210,27 @@ fn wait_until_untraced(pid: i32) {
     procfs::wait_until("nobody traces it", || procfs::threads(pid).into_iter().all(|tid| procfs::tracer_of(tid) == 0));
 }
 
+fn send(process: i32, signal: Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(process), signal).unwrap();
+}
+
+/// Kills a heaptrace whose guardian is stopped, and has not begun its work. Returns the guardian.
+fn kill_while_its_guardian_stands(attached: Running, pid: i32) -> i32 {
+    let guardian = guardian_of(attached.pid());
+    send(guardian, Signal::SIGSTOP);
+    procfs::wait_until("the guardian stands still", || procfs::state(guardian) == Some('T'));
+    attached.signal(Signal::SIGKILL);
+    attached.assert_killed();
+    wait_until_untraced(pid);
+    guardian
+}
+
 /// T42: another heaptrace attaches while the guardian of one that was killed has not begun its work. It took what stood
 /// there for left by nobody, and both wrote to the same places: programs died of that.
 #[test]
 fn t42_an_attach_waits_for_the_guardian_of_another_heaptrace() {
     attach_rounds("2", 2, |victim, pid, attached| {
-        let guardian = guardian_of(attached.pid());
-        let send = |signal: Signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), signal).unwrap();
-        send(Signal::SIGSTOP);
-        procfs::wait_until("the guardian stands still", || procfs::state(guardian) == Some('T'));
-        attached.signal(Signal::SIGKILL);
-        attached.assert_killed();
-        wait_until_untraced(pid);
+        let guardian = kill_while_its_guardian_stands(attached, pid);
         let differences = procfs::text_differences(pid);
         assert_ne!(differences, []);
         let tracer = Program::new("/bin/true");
@@ -233,7 +242,7 @@ fn t42_an_attach_waits_for_the_guardian_of_another_heaptrace() {
             began.elapsed() > std::time::Duration::from_secs(1)
         });
         assert_eq!(procfs::text_differences(pid), differences, "it has written to the code");
-        send(Signal::SIGCONT);
+        send(guardian, Signal::SIGCONT);
         procfs::wait_until_answered(pid);
         wait_until_gone(guardian);
         procfs::order(pid, "detach");
@@ -256,24 +265,18 @@ fn has_folder_open(process: i32, pid: i32) -> bool {
     links.into_iter().any(|link| std::fs::read_link(link.path()).is_ok_and(|target| target == folder))
 }
 
-/// T42: `doctor` is asked while the guardian of a heaptrace that was killed has not begun its work. It called leftovers,
-/// without a guardian, what was about to be taken away.
+/// T42: `doctor` is asked while the guardian of a heaptrace that was killed has not begun its work. It called
+/// leftovers, without a guardian, what was about to be taken away.
 #[test]
 fn t42_doctor_waits_for_the_guardian() {
     attach_rounds("2", 2, |victim, pid, attached| {
-        let guardian = guardian_of(attached.pid());
-        let send = |signal: Signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), signal).unwrap();
-        send(Signal::SIGSTOP);
-        procfs::wait_until("the guardian stands still", || procfs::state(guardian) == Some('T'));
-        attached.signal(Signal::SIGKILL);
-        attached.assert_killed();
-        wait_until_untraced(pid);
+        let guardian = kill_while_its_guardian_stands(attached, pid);
         let asked = Program::new("/bin/true").start_heaptrace(["doctor", &pid.to_string()]);
         procfs::wait_until("it waits", || {
             assert!(asked.is_alive(), "it does not wait");
             has_folder_open(asked.pid(), pid)
         });
-        send(Signal::SIGCONT);
+        send(guardian, Signal::SIGCONT);
         let text = asked.wait().text();
         // the jump engine's memory may stay mapped
         let told = text.lines().find(|line| line.contains("leftovers")).unwrap();
@@ -287,16 +290,10 @@ fn t42_doctor_waits_for_the_guardian() {
 #[test]
 fn doctor_says_that_a_guardian_does_not_finish() {
     attach_rounds("0", 1, |victim, pid, attached| {
-        let guardian = guardian_of(attached.pid());
-        let send = |signal: Signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), signal).unwrap();
-        send(Signal::SIGSTOP);
-        procfs::wait_until("the guardian stands still", || procfs::state(guardian) == Some('T'));
-        attached.signal(Signal::SIGKILL);
-        attached.assert_killed();
-        wait_until_untraced(pid);
+        let guardian = kill_while_its_guardian_stands(attached, pid);
         let told = doctor(pid);
         assert!(told.contains("its guardian seems to be at work"), "{told}");
-        send(Signal::SIGCONT);
+        send(guardian, Signal::SIGCONT);
         wait_until_gone(guardian);
         assert!(doctor(pid).contains("none"));
         procfs::wait_until_let_go(pid);

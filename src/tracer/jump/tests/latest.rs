@@ -1,5 +1,5 @@
-//! Walks that meet the frames of the thread's latest walk again, against the unwinder's rules on stacks that change from
-//! the inside, as those of programs do.
+//! Walks that meet the frames of the thread's latest walk again, against the unwinder's rules on stacks that change
+//! from the inside, as those of programs do.
 
 use super::walk::{Made, Next, Random, Walked, assert_copied, make, onward, step};
 use crate::addr::ModuleId;
