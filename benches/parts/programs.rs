@@ -20,10 +20,11 @@ pub fn fixture(name: &str) -> PathBuf {
     path
 }
 
-/// `heaptrace run` with its outputs in the build directory.
+/// `heaptrace run` with its outputs in the build directory. It writes its summary too, as a user's run does: `-q` would
+/// leave out the work for it.
 pub fn heaptrace(options: &[&str]) -> Vec<String> {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench.pb.gz");
-    let mut words = vec![env!("CARGO_BIN_EXE_heaptrace").to_owned(), "run".into(), "-q".into()];
+    let mut words = vec![env!("CARGO_BIN_EXE_heaptrace").to_owned(), "run".into()];
     words.extend(options.iter().map(|option| (*option).to_owned()));
     words.extend(["-o".into(), out.display().to_string(), "--".into()]);
     words
@@ -56,7 +57,12 @@ fn pairs(tool: &[String], program: &Path, count: u64, depth: u32) -> f64 {
 pub fn wall(words: &[String]) -> f64 {
     median((0..11).map(|_| {
         let begin = Instant::now();
-        let status = Command::new(&words[0]).args(&words[1..]).stdout(Stdio::null()).status().expect("it starts");
+        let status = Command::new(&words[0])
+            .args(&words[1..])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .expect("it starts");
         assert!(status.success(), "{words:?}");
         begin.elapsed().as_secs_f64()
     }))
