@@ -8,7 +8,7 @@
 /// The first word of the code region and of the shared region: `heapjump`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
 /// The version of this layout, the word behind [`MAGIC`].
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;
 
 /// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a [`NOP`], while somebody answers. Who finds
 /// a region that another heaptrace has left needs no more than this, the magic number, and [`STATE_ACTIVE`].
@@ -502,6 +502,9 @@ pub const NODE_HINT: u64 = 12;
 pub const NODE_STACK: u64 = 16;
 /// In a node: one of [`Form`] (u8).
 pub const NODE_FORM: u64 = 20;
+/// In a node: 1 (u8) if the node behind it in the table is that of a caller of its frame: the routine compares no more
+/// than the return address there. Written after that node.
+pub const NODE_NEXT: u64 = 21;
 /// In a node: where the caller's rbp is saved, in words from the CFA ([`Form::LoadRbp`]: from rbp) on (i16); [`RBP_SAME`]: rbp is the
 /// caller's.
 pub const NODE_RBP: u64 = 22;
@@ -579,8 +582,13 @@ pub enum Form {
     End = 4,
 }
 
-/// [`NODE_FORM`] to [`NODE_RBP`] in one u32, of most frames: the CFA is rsp + offset, and rbp is the caller's.
-pub const FORM_PLAIN: u32 = Form::Rsp as u32 | (RBP_SAME.cast_unsigned() as u32) << 16;
+/// [`NODE_FORM`] and [`NODE_NEXT`] in one u16, of most frames: the CFA is rsp + offset, and the next node is a caller's.
+/// Such an offset is from 1 to [`LARGEST_FRAME`].
+pub const FORM_NEXT: u32 = Form::Rsp as u32 | IS_NEXT;
+/// [`NODE_FORM`] to [`NODE_RBP`] in one u32, where besides rbp is the caller's.
+pub const FORM_PLAIN: u32 = FORM_NEXT | (RBP_SAME.cast_unsigned() as u32) << 16;
+/// [`NODE_NEXT`] in a u32 that begins at [`NODE_FORM`].
+pub const IS_NEXT: u32 = 1 << 8;
 
 /// The CFA of a caller is above that of the frame it called, by so many bytes at most. Else the walk is lost, and a copy is made.
 pub const LARGEST_FRAME: u64 = 16 << 20;

@@ -4,8 +4,8 @@
 //! of the index that grows is whole before it is told of.
 
 use super::layout::{
-    Form, INDEX_AREA, INDEX_LEAST, INDEX_MOST, INDEX_WORD, NODE_AREA, NODE_DEPTH, NODE_FORM, NODE_HINT, NODE_OFFSET,
-    NODE_PARENT, NODE_RA, NODE_SIZE, NODE_STACK, NODES, RBP_SAME, index_slot,
+    Form, INDEX_AREA, INDEX_LEAST, INDEX_MOST, INDEX_WORD, IS_NEXT, LARGEST_FRAME, NODE_AREA, NODE_DEPTH, NODE_FORM,
+    NODE_HINT, NODE_OFFSET, NODE_PARENT, NODE_RA, NODE_SIZE, NODE_STACK, NODES, RBP_SAME, index_slot,
 };
 use super::shared::Shared;
 
@@ -25,6 +25,18 @@ pub enum Onward {
     },
     /// Nowhere: the walk ends, and the stack is this one.
     End(u32),
+}
+
+impl Onward {
+    /// The routine does not look whether an offset of the stack pointer can be true.
+    fn checked(self) -> Self {
+        match self {
+            Self::Caller { form: Form::Rsp, offset, .. } if !(1..=LARGEST_FRAME as i64).contains(&offset.into()) => {
+                Self::Unknown
+            }
+            other => other,
+        }
+    }
 }
 
 /// See the module's head.
@@ -118,6 +130,7 @@ impl Nodes {
         if self.published.len() <= index {
             self.published.resize(index + 1, Published::default());
         }
+        let onward = onward.checked();
         let depth = self.published.get(parent as usize).map_or(0, |node| node.depth()) + 1;
         if let Some(node) = self.published.get_mut(index) {
             *node = Published::new(parent, ra, depth, is_indexed, matches!(onward, Onward::Caller { .. }));
@@ -134,7 +147,19 @@ impl Nodes {
         } else if id != parent + 1 {
             shared.set_half(node_at(parent) + NODE_HINT, id);
         }
+        self.tell_next(shared, id, true);
         true
+    }
+
+    /// Tells the node before this one, if that is its parent's, whether its caller's node is the next one.
+    fn tell_next(&self, shared: &dyn Shared, id: u32, is_next: bool) {
+        let Some(node) = self.published.get(id as usize).filter(|node| node.parent + 1 == id && node.parent != 0)
+        else {
+            return;
+        };
+        let form = node_at(node.parent) + NODE_FORM;
+        let rest = shared.half(form) & !IS_NEXT;
+        shared.set_half(form, rest | if is_next { IS_NEXT } else { 0 });
     }
 
     /// Whether the routine knows the way from the node's frame to its caller.
@@ -158,6 +183,7 @@ impl Nodes {
 
     /// The node matches nothing any more: what was at its address is gone. Its number is not used again.
     pub fn forget(&mut self, shared: &dyn Shared, id: u32) {
+        self.tell_next(shared, id, false);
         if let Some(node) = self.published.get_mut(id as usize) {
             node.ra = 0;
             shared.set_word(node_at(id) + NODE_RA, 0);
@@ -295,6 +321,29 @@ mod tests {
         assert_eq!(nodes.refused(), 1, "the same stack");
         assert!(!nodes.publish(&shared, NODES as u32 + 1, 0, 0x2000, Onward::Unknown));
         assert_eq!(nodes.refused(), 2);
+    }
+
+    #[test]
+    fn a_node_says_whether_the_next_one_is_a_callers() {
+        let shared = Made::default();
+        let mut nodes = Nodes::new(&shared);
+        let onward = |offset| Onward::Caller { form: Form::Rsp, offset, rbp: RBP_SAME };
+        let form = |id: u32| shared.half(node_at(id) + NODE_FORM);
+        for (id, parent) in [(1, 0), (2, 1), (4, 2), (3, 1)] {
+            assert!(nodes.publish(&shared, id, parent, 0x1000 * u64::from(id), onward(32)));
+        }
+        let plain = super::super::layout::FORM_PLAIN;
+        assert_eq!([1, 2, 3, 4].map(|id| form(id) == plain), [true, false, false, false]);
+        assert_eq!(form(2), plain & !IS_NEXT);
+        assert!(nodes.publish(&shared, 5, 4, 0x5000, Onward::Unknown));
+        assert_eq!((form(4), form(5) & 0xffff), (plain, 0));
+        nodes.forget(&shared, 2);
+        nodes.forget(&shared, 4);
+        assert_eq!((form(1), form(4)), (plain & !IS_NEXT, plain));
+        for (id, offset) in [(6, 0), (7, -8), (8, LARGEST_FRAME as i32 + 1)] {
+            assert!(nodes.publish(&shared, id, 0, 0x1000 * u64::from(id), onward(offset)));
+            assert_eq!(form(id) & 0xff, Form::Unknown as u32, "no frame has such a size");
+        }
     }
 
     #[test]

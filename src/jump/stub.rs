@@ -8,7 +8,7 @@ use crate::addr::Addr;
 /// Bytes from one stub to the next.
 pub const STUB_SIZE: u64 = 64;
 /// Where the stubs begin in the code region: behind the routine.
-pub const STUBS: u64 = 0x1a00;
+pub const STUBS: u64 = 0x1c00;
 /// How many there can be.
 pub const MOST_STUBS: u64 = (ENTRIES - STUBS) / STUB_SIZE;
 /// Where the wrapped functions' first instructions are moved to: [`ENTRY_SIZE`] bytes for each stub.

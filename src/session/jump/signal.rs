@@ -27,9 +27,12 @@ use crate::tracer::status::{SIGBUS, SIGILL, SIGSEGV};
 const PUSH: std::ops::RangeInclusive<u8> = 0x50..=0x57;
 const REX_B: u8 = 0x41;
 
-/// Where the routine writes on the stack, from the word below the stack pointer on: registers that are pushed, and its
-/// locals.
-const OF_ITS_OWN: u64 = 40;
+/// Where the routine writes on the stack, from [`RED_ZONE`] bytes below the stack pointer on: what it keeps there,
+/// registers that are pushed, and its locals.
+const OF_ITS_OWN: u64 = RED_ZONE + 32;
+
+/// Bytes below the stack pointer that no handler writes to (System V ABI for x86-64, 3.2.2).
+const RED_ZONE: u64 = 128;
 
 /// More than what is moved of a function, in bytes.
 const LONGEST: u64 = 32;
@@ -146,7 +149,7 @@ impl Process {
         let at = thread.fault_address()?;
         let raw = thread.registers()?;
         let pc = Addr(raw.0.rip);
-        if at.wrapping_sub(raw.0.rsp.wrapping_sub(8)) < OF_ITS_OWN
+        if at.wrapping_sub(raw.0.rsp.wrapping_sub(RED_ZONE)) < OF_ITS_OWN
             && let Some(action) = self.see_without_stack(tid, thread, &raw, stops)?
         {
             return Ok(action);

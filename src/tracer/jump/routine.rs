@@ -176,6 +176,8 @@ global_asm!(
     RBP_SAME = const l::RBP_SAME,
     FORM_RSP = const l::Form::Rsp as u32,
     FORM_PLAIN = const l::FORM_PLAIN,
+    FORM_NEXT = const l::FORM_NEXT,
+    NODE_NEXT = const l::NODE_NEXT,
     FORM_RBP = const l::Form::Rbp as u32,
     FORM_LOAD = const l::Form::LoadRbp as u32,
     FORM_END = const l::Form::End as u32,

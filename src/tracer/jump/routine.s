@@ -265,6 +265,22 @@ heaptrace_jump_hash:
     mov rdi, rax
     .endm
 
+    # [rsp] = rbp, which [rsp - 112] says the place of. Goes to \missed if that is not on the stack. Changes rax, rdx.
+    .macro find_rbp missed
+    mov rdx, qword ptr [rsp - 112]
+    test rdx, rdx
+    jz 66f
+    lea rax, [rsp + 112]
+    cmp rdx, rax
+    jb \missed
+    cmp rdx, r10
+    ja \missed
+    mov rdx, qword ptr [rdx]
+    mov qword ptr [rsp], rdx
+    mov qword ptr [rsp - 112], 0
+66:
+    .endm
+
     # \hash = one more step of the hash of a list. Changes \words.
     .macro mix hash, words
     imul \hash, qword ptr [rip + heaptrace_jump_hash]
@@ -482,41 +498,77 @@ enter_untimed:
     mov rsi, qword ptr [rdi]
     add rdi, 8
     xor ecx, ecx
+    mov qword ptr [rsp - 112], rcx
     lea r9, [r11 + {NODE_AREA}]
     cmp dword ptr [rsp + 8], {FREES}
     jae walk_of_free
-    # Mostly the next node is that of the caller, and rbp is the caller's: a few instructions a frame.
-    .p2align 4
-walk_find:
-    test rsi, rsi
-    jz walk_ended
+    jmp walk_look_up
+
+    # r9 = the frame's node. Mostly the next node is that of the caller, and rbp is the caller's, or saved: a few
+    # instructions a frame. A saved rbp is read only where a frame outside needs it, which is rare: [rsp - 112] says where
+    # it lies, 0: [rsp] is rbp.
+    .p2align 5
+walk_next:
+    mov eax, dword ptr [r9 + {NODE_OFFSET}]
+    add rdi, rax
+    cmp rdi, r10
+    ja walk_last
+walk_load:
+    mov rsi, qword ptr [rdi - 8]
     cmp qword ptr [r9 + {NODE_SIZE} + {NODE_RA}], rsi
     jne walk_look_up
-    cmp dword ptr [r9 + {NODE_SIZE} + {NODE_PARENT}], ecx
-    jne walk_look_up
+walk_to_next:
     inc ecx
-    cmp ecx, {NODES}
-    jae walk_missed
     add r9, {NODE_SIZE}
 walk_step:
     cmp dword ptr [r9 + {NODE_FORM}], {FORM_PLAIN}
+    je walk_next
+    movzx eax, word ptr [r9 + {NODE_FORM}]
+    cmp eax, {FORM_NEXT}
     jne walk_form
     mov eax, dword ptr [r9 + {NODE_OFFSET}]
-    lea r8, [rdi + rax]
-    dec eax                             # above the stack pointer, and not by too much
-    cmp eax, {LARGEST_FRAME}
-    jae walk_missed
-    cmp r8, r10
-    ja walk_form                        # the last word, or beyond
-    mov rsi, qword ptr [r8 - 8]
-    mov rdi, r8
-    jmp walk_find
+    movsx rdx, word ptr [r9 + {NODE_FORM} + {TO_RBP}]
+    lea rdx, [rax + rdx * 8]
+    add rdx, rdi
+    mov qword ptr [rsp - 112], rdx
+    jmp walk_next
+
+    # the last word, or beyond
+walk_last:
+    lea rax, [rdi - 8]
+    cmp rax, r10
+    jbe walk_load
+    jmp walk_missed
 
 walk_form:
+    cmp al, {FORM_RSP}
+    jne walk_by_rbp
+    mov eax, dword ptr [r9 + {NODE_OFFSET}]
+    movsx rdx, word ptr [r9 + {NODE_FORM} + {TO_RBP}]
+    cmp edx, {RBP_SAME}
+    je 67f
+    lea rdx, [rax + rdx * 8]
+    add rdx, rdi
+    mov qword ptr [rsp - 112], rdx
+67:
+    add rdi, rax
+    lea rax, [rdi - 8]
+    cmp rax, r10
+    ja walk_missed
+    mov rsi, qword ptr [rax]
+    jmp walk_look_up
+
+walk_by_rbp:
+    find_rbp walk_missed
     find_caller r9, {NODE_FORM}, r8, walk_end, walk_missed
-    jmp walk_find
+    test byte ptr [r9 + {NODE_NEXT}], 1
+    jz walk_look_up
+    cmp qword ptr [r9 + {NODE_SIZE} + {NODE_RA}], rsi
+    je walk_to_next
 
 walk_look_up:
+    test rsi, rsi
+    jz walk_ended
     look_up walk_unknown
     jmp walk_step
 
@@ -524,7 +576,7 @@ walk_of_free:
     test byte ptr [rsp + 10], {TOLD}
     jnz walk_told
     cmp dword ptr [r11 + {FREE_STACKS}], 0
-    jne walk_find
+    jne walk_look_up
     test rsi, rsi
     jz walk_missed
     look_up walk_told                   # a caller that has no node: the record has its address
@@ -974,6 +1026,7 @@ heaptrace_jump_remove_end:
 walk_unknown:
     cmp dword ptr [r11 + {LIST_DEPTH}], 0
     je walk_missed
+    find_rbp walk_missed
     cmp dword ptr [r11 + {TAILED}], 0
     jne latest_begin
 walk_listed:
@@ -1131,8 +1184,10 @@ latest_begin:
     mov eax, dword ptr [r11 + {RULES_GENERATION}]
     mov dword ptr [rsp - 48], eax
     xor edx, edx
-    inc dword ptr [r8 + {WALK_NUMBER}]
+    # read first: a word of which a half was just written is not there for some time
     mov rcx, qword ptr [r8 + {WALK_NUMBER}]
+    inc dword ptr [r8 + {WALK_NUMBER}]
+    inc rcx                             # a carry, once in 2^32 walks, makes this one give up, as a handler in between does
     mov qword ptr [rsp - 40], rcx
     shr rcx, 32
     cmp eax, dword ptr [r8 + {WALK_GENERATION}]
@@ -1150,7 +1205,7 @@ latest_begin:
     lea rax, [r9 + ({WALK_MOST} - 3) * 32]
     mov qword ptr [rsp - 72], rax
 
-    # rdi and rsi as in walk_find, rdx = the end of the checks that may still be met, r9 = the end of the new frames
+    # rdi and rsi as in walk_look_up, rdx = the end of the checks that may still be met, r9 = the end of the new frames
 latest_frame:
     lea rax, [rdi - 8]
 61:
