@@ -237,7 +237,7 @@ fn has_leak_sanitizer(path: &Path) -> bool {
             || library.starts_with("libasan.so")
             || library.starts_with("libclang_rt.asan")
     });
-    by_library || elf.plain_symbols().has_any(&["__lsan_init", "__asan_init"])
+    by_library || elf.defines_any(&["__lsan_init", "__asan_init"])
 }
 
 #[cfg(test)]
