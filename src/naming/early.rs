@@ -1,5 +1,5 @@
-//! Names that are looked up while the process ends: the kernel takes its memory apart meanwhile, for some milliseconds, and
-//! the profile needs no more than what the last stop has told.
+//! Names that are looked up while the process ends: the kernel takes its memory apart meanwhile, for some
+//! milliseconds, and the profile needs no more than what the last stop has told.
 
 use super::{Identity, Wanted, identity, loaded_module, root_folder, symbolizer};
 use crate::addr::ModuleId;

@@ -1,5 +1,5 @@
-//! What a process is about to leave, as its last thread stops for the last time. The kernel takes its memory apart after
-//! that, for milliseconds, in which names can be looked up.
+//! What a process is about to leave, as its last thread stops for the last time. The kernel takes its memory apart
+//! after that, for milliseconds, in which names can be looked up.
 
 use super::modulerecord::ModuleRecord;
 use super::process::Process;

@@ -225,8 +225,8 @@ fn program_home(cargo: &Path) -> PathBuf {
     home
 }
 
-/// What the profile will ask is known at the program's last stop, and is what it asks: names are looked up while the program
-/// ends, once.
+/// What the profile will ask is known at the program's last stop, and is what it asks: names are looked up while the
+/// program ends, once.
 #[test]
 fn names_are_looked_up_while_the_program_ends() {
     // jq's own functions have no names, those of its libraries have
