@@ -308,6 +308,11 @@ impl AllocatorTable {
     /// The function of this symbol, if it is an allocator function. A version (`malloc@@GLIBC_2.2.5`) is ignored.
     pub fn lookup(&self, symbol: &str) -> Option<FunctionId> {
         let symbol = symbol.split_once('@').map_or(symbol, |(name, _)| name);
+        self.lookup_base(symbol)
+    }
+
+    /// The same of a name without a version.
+    pub fn lookup_base(&self, symbol: &str) -> Option<FunctionId> {
         self.by_symbol.get(symbol).copied()
     }
 

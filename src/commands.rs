@@ -12,6 +12,7 @@ mod debuginfod;
 pub mod diff;
 pub mod direct;
 pub mod doctor;
+mod earlynames;
 mod heap;
 pub mod hook;
 pub mod instances;

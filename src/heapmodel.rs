@@ -106,6 +106,13 @@ pub struct HeapError {
     pub free_stack: Option<StackId>,
 }
 
+impl HeapError {
+    /// All stacks that it names.
+    pub fn stacks(&self) -> impl Iterator<Item = StackId> + use<> {
+        [Some(self.stack), self.alloc_stack, self.free_stack].into_iter().flatten()
+    }
+}
+
 /// An immutable view of the model at one moment.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "each field's type says what it is")]

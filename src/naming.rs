@@ -18,11 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+mod early;
 mod lookup;
 mod nameslog;
 mod recorded;
 mod scripts;
 
+pub use early::EarlyNames;
 pub use lookup::Patience;
 
 use lookup::Lookup;
@@ -54,12 +56,19 @@ pub struct KnownNames {
     log: Option<NamesLog>,
     /// Lines of source that were looked at.
     lines: Lines,
+    /// The look that has begun while the process ended, if one has.
+    early: Option<EarlyNames>,
 }
 
 impl KnownNames {
     /// None yet; signals end the looking up.
     pub fn with(patience: Patience) -> Self {
         Self { patience: Some(patience), ..Self::default() }
+    }
+
+    /// Goes on with a look that has begun already, for the next recording, if that has the same modules.
+    pub fn go_on_with(&mut self, early: EarlyNames) {
+        self.early = Some(early);
     }
 
     /// Keeps all that is said from now on, for [`Self::take_names`].
@@ -223,7 +232,7 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     let session = recording.image_session();
     let doubtful_sizes = recording.doubtful_sizes();
     let process = recording.process;
-    let root = recording.root.as_deref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
+    let root = root_folder(recording.root.as_deref());
     let map_name = format!("/tmp/perf-{}.map", process.pid_inside.unwrap_or(process.pid));
     let perf_map = PerfMap {
         path: below(&root, Path::new(&map_name)),
@@ -267,7 +276,8 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     // of many profiles of a session each file is read once
     let mut lines = std::mem::take(&mut known.lines);
     let mut symbolizer: Box<dyn Symbolize> = if wanted.symbolize {
-        let inner = symbolizer(&modules, wanted, root.clone());
+        let early = known.early.take().and_then(|early| early.of(&modules));
+        let inner = early.unwrap_or_else(|| symbolizer(&modules, wanted, root.clone()));
         let inner = if wanted.elsewhere { inner } else { inner.with_perf_map(perf_map) };
         let KnownNames { modules: known, recorded, packages, asked_packages, warnings, patience, log, .. } = known;
         let packages = Packages { recorded: packages, asked: asked_packages, root: root.clone() };
@@ -415,6 +425,11 @@ fn name_packages(profile: &mut Profile, symbolizer: &mut dyn Symbolize) {
     for (module, _) in profile.modules.iter_mut().zip(lacking()).filter(|(_, lacks)| *lacks) {
         module.debug_package = packages.next().flatten();
     }
+}
+
+/// Where files of the process are looked for: in its root folder, where that is another one than ours.
+fn root_folder(root: Option<&TargetRoot>) -> PathBuf {
+    root.map_or_else(|| PathBuf::from("/"), TargetRoot::path)
 }
 
 fn loaded_module(module: &ModuleRecord) -> LoadedModule {

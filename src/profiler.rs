@@ -163,6 +163,7 @@ impl Profiler {
             generation: Generation::default(),
             trace: None,
             endings: None,
+            near_end: None,
         };
         let trace = move || session::trace(target, settings, &Arc::new(Control::new(false)), Arc::default());
         let tracer = std::thread::Builder::new().name("tracer".to_owned()).spawn(trace).map_err(Failure::Thread)?;

@@ -54,11 +54,14 @@ impl Sampler {
 /// So many numbers, exponentially distributed with the mean 1, in a random order: one from each of as many equally likely ranges, its mean. Read round and
 /// round from a random place they serve who can't take logarithms.
 pub fn unit_distances(count: usize, seed: u64) -> Vec<f64> {
-    // The integral of -ln(u).
-    let integral = |u: f64| if u > 0.0 { u - u * u.ln() } else { 0.0 };
-    let bound = |number: usize| number as f64 / count as f64;
-    let mean = |range: usize| (integral(bound(range + 1)) - integral(bound(range))) * count as f64;
-    let mut all: Vec<f64> = (0..count).map(mean).collect();
+    // The integral of -ln(u), from 0 on.
+    let integral = |u: f64| u - u * u.ln();
+    let mut begin = 0.0;
+    let mut mean = |range: usize| {
+        let end = integral((range + 1) as f64 / count as f64);
+        (end - std::mem::replace(&mut begin, end)) * count as f64
+    };
+    let mut all: Vec<f64> = (0..count).map(&mut mean).collect();
     // Fisher and Yates
     let mut random = SplitMix(seed);
     for last in (1..count).rev() {

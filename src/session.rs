@@ -54,6 +54,7 @@ mod leakrecord;
 mod leakscan;
 mod misdeclared;
 mod modulerecord;
+mod nearend;
 mod observer;
 mod orders;
 mod pausing;
@@ -93,6 +94,7 @@ pub use heapcapture::HeapCapture;
 pub use interim::Interim;
 pub use leakrecord::LeakScan;
 pub use modulerecord::ModuleRecord;
+pub use nearend::NearEnd;
 pub use period::Told;
 #[cfg(test)]
 pub use prospect::StaysWithTrap;

@@ -7,7 +7,7 @@
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::elf::{Elf, Symbol, hex};
 use crate::profile::SymbolStatus;
-use crate::profile::symbolize::{FunctionName, Resolution, SymFrame, Symbolize};
+use crate::profile::symbolize::{FunctionName, Question, Resolution, SymFrame, Symbolize};
 use rustc_hash::FxHashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -109,6 +109,20 @@ impl Symbolizer {
         self.modules.insert(id, Arc::new(source));
     }
 
+    /// Begins to look at all of these modules on other threads, long before [`Symbolize::resolve`] is asked for exactly
+    /// these addresses. Nothing is begun where debug servers may be asked: those are asked one after the other.
+    pub fn begin(&mut self, questions: &[Question]) {
+        self.begin_on_threads(questions, 1);
+    }
+
+    fn begin_on_threads(&mut self, questions: &[Question], least: usize) {
+        if self.search.servers.is_some() {
+            return;
+        }
+        let known = |(module, addrs): &Question| Some((*module, Arc::clone(self.modules.get(module)?), addrs.clone()));
+        self.ahead.begin(&self.search, questions.iter().filter_map(known).collect(), least);
+    }
+
     fn warn(&mut self, warning: String) {
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
@@ -145,15 +159,9 @@ impl Symbolize for Symbolizer {
         self.ahead.take_packages(files).unwrap_or_else(|| packages::debug_packages(&self.search.root, files))
     }
 
-    /// Looks at several modules side by side, unless debug servers may be asked: those are asked one after the other.
-    fn expect(&mut self, questions: &[(ModuleId, Vec<ObjAddr>)]) {
-        if self.search.servers.is_some() {
-            return;
-        }
-        let known = |(module, addrs): &(ModuleId, Vec<ObjAddr>)| {
-            Some((*module, Arc::clone(self.modules.get(module)?), addrs.clone()))
-        };
-        self.ahead.begin(&self.search, questions.iter().filter_map(known).collect());
+    /// Looks at several modules side by side. One is not worth a thread, as its asker waits.
+    fn expect(&mut self, questions: &[Question]) {
+        self.begin_on_threads(questions, 2);
     }
 
     fn expect_packages(&mut self, files: &[PathBuf]) {

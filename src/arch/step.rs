@@ -105,6 +105,12 @@ pub fn ends_in_call(code: &[u8]) -> bool {
     })
 }
 
+/// Makes the tables by which instructions are decoded, which the first one needs and all later ones share: on whichever
+/// thread, before that is the one to wait for them.
+pub fn make_tables() {
+    let _decoder = Decoder::new(64, &[], DecoderOptions::NONE);
+}
+
 /// Decides how to get past the instruction at `at`. `code` holds the original bytes from there on: up to
 /// [`MAX_INSTRUCTION_LEN`], fewer where the mapping ends.
 ///

@@ -253,7 +253,7 @@ pub(super) struct ProfileArguments {
     /// heaptrace's run in the program, which records the call and its stack without a stop, at a fraction of the price;
     /// it adds 154 MiB of address space to the program, of which only what is used takes memory. Programs in which that
     /// can't be done are seen by `trap`, and the summary says why. `auto` begins with `trap`, and goes over to `jump`
-    /// when stops have taken a fifth of the program's time, over 10 ms of it: most short programs never get there.
+    /// when stops have taken a fifth of the program's time, over 2 ms of it: most short programs never get there.
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = values::engine, help_heading = "Tracing")]
     pub(super) engine: Engine,
 

@@ -96,7 +96,7 @@ fn trace(
 /// Whether all went well.
 fn conclude_it(traced: Traced, profile: &ProfileOptions, destinations: &Destinations) -> bool {
     let went_well = traced.went_well();
-    let concluded = conclude(traced, profile, destinations);
+    let concluded = conclude(traced, None, profile, destinations);
     went_well && !concluded.has_failed()
 }
 

@@ -3,6 +3,7 @@
 mod rules;
 
 use super::conclude::{Destinations, Judging, conclude_check};
+use super::earlynames::EarlyLook;
 use super::settings::settings;
 use super::{owners, run, tell};
 use crate::check::suppressions;
@@ -47,7 +48,8 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     Arc::make_mut(&mut settings.table).watch_deletes();
     settings.per_test = options.per_test;
     settings.leak_scan = Some(ScanOptions { interior: options.interior, ..ScanOptions::default() });
-    let Some(mut traced) = run::trace(&options.run, settings, options.timeout, &destinations)? else {
+    let Some(mut traced) = run::trace(&options.run, settings, options.timeout, &destinations, &mut EarlyLook::None)?
+    else {
         return Ok(EXIT_OWN_FAILURE);
     };
     let (pid, lives_on) = (traced.first.process.pid, traced.first.detached && traced.first.process.exit.is_none());

@@ -15,7 +15,7 @@ use crate::export::leaks::{CheckReportOptions, LeakScope, LivingLeaksOptions, ch
 use crate::export::output::{Outcome, Outputs, Scope};
 use crate::export::summary::{SummaryOptions, summary};
 use crate::export::{ExportOptions, Format, Source};
-use crate::naming::{self, FIRST, KnownNames, Patience, Wanted};
+use crate::naming::{self, EarlyNames, FIRST, KnownNames, Patience, Wanted};
 use crate::profile::Profile;
 use crate::session::{ModuleRecord, Recording, Settings, Traced};
 use crate::symbols::DebugServers;
@@ -96,6 +96,11 @@ impl Destinations {
         self.series.as_ref()
     }
 
+    /// Whether servers are asked for debug files.
+    pub const fn asks_servers(&self) -> bool {
+        self.servers.is_some()
+    }
+
     /// Who runs `--on-profile` for what was written meanwhile.
     pub const fn passers(&self) -> &Passers {
         &self.passers
@@ -153,9 +158,26 @@ pub struct Judging<'a> {
     pub rules: &'a CheckRules,
 }
 
-/// Finds the names, writes the files, tells the user, and passes the files on.
-pub fn conclude(traced: Traced, options: &ProfileOptions, destinations: &Destinations) -> Concluded {
-    conclude_as(traced, FIRST, options, destinations, None, None)
+/// What is known of the names before the first is asked for.
+#[derive(Debug)]
+enum Beforehand {
+    Nothing,
+    /// What stood in a trace.
+    Recorded(Names),
+    /// A look has begun.
+    Early(Box<EarlyNames>),
+}
+
+/// Finds the names, writes the files, tells the user, and passes the files on. `early`: the look for names that has
+/// begun already, if one has.
+pub fn conclude(
+    traced: Traced,
+    early: Option<EarlyNames>,
+    options: &ProfileOptions,
+    destinations: &Destinations,
+) -> Concluded {
+    let beforehand = early.map_or(Beforehand::Nothing, |early| Beforehand::Early(Box::new(early)));
+    conclude_as(traced, FIRST, options, destinations, None, beforehand)
 }
 
 /// The same for what a trace has given, with the names that were in it.
@@ -165,7 +187,7 @@ pub fn conclude_trace(
     options: &ProfileOptions,
     destinations: &Destinations,
 ) -> Concluded {
-    conclude_as(traced, FIRST, options, destinations, None, Some(names))
+    conclude_as(traced, FIRST, options, destinations, None, Beforehand::Recorded(names))
 }
 
 /// The same for the process with this number in a series of processes.
@@ -175,13 +197,13 @@ pub fn conclude_one_of(
     options: &ProfileOptions,
     destinations: &Destinations,
 ) -> Concluded {
-    conclude_as(traced, number, options, destinations, None, None)
+    conclude_as(traced, number, options, destinations, None, Beforehand::Nothing)
 }
 
 /// The same for a check: its report takes the place of the summary.
 pub fn conclude_check(traced: Traced, destinations: &Destinations, judging: &Judging<'_>) -> Concluded {
     let options = judging.options;
-    conclude_as(traced, FIRST, &options.run.profile, destinations, Some(judging), None)
+    conclude_as(traced, FIRST, &options.run.profile, destinations, Some(judging), Beforehand::Nothing)
 }
 
 fn conclude_as(
@@ -190,7 +212,7 @@ fn conclude_as(
     options: &ProfileOptions,
     destinations: &Destinations,
     judging: Option<&Judging<'_>>,
-    names: Option<Names>,
+    beforehand: Beforehand,
 ) -> Concluded {
     limits::give_back_freed();
     let modules: Vec<ModuleRecord> = traced.all().flat_map(|recording| recording.modules.iter().cloned()).collect();
@@ -219,9 +241,11 @@ fn conclude_as(
     if destinations.trace.is_some() && options.symbolize {
         known.keep_names();
     }
-    let elsewhere = names.is_some();
-    if let Some(names) = names {
-        known.learn(names);
+    let elsewhere = matches!(beforehand, Beforehand::Recorded(_));
+    match beforehand {
+        Beforehand::Nothing => {}
+        Beforehand::Recorded(names) => known.learn(names),
+        Beforehand::Early(early) => known.go_on_with(*early),
     }
     let mut work = Work { options, outputs, servers, export, known, judging, elsewhere };
     let last_part = destinations.series.as_ref().and_then(|series| {

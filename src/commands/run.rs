@@ -1,6 +1,7 @@
 //! `heaptrace run`: profile a program from its first instruction.
 
 use super::conclude::{Destinations, conclude};
+use super::earlynames::EarlyLook;
 use super::progress::{self, Notice, ProgressLine, Sharing};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
@@ -32,12 +33,13 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let destinations = Destinations::prepare(profile)?.filled_from(Source::Run)?;
     let mut settings = settings(profile, profile.duration.is_none())?;
     settings.profile_each = destinations.take_processes();
-    let Some(traced) = trace(options, settings, None, &destinations)? else { return Ok(EXIT_OWN_FAILURE) };
+    let mut early = EarlyLook::prepare(&mut settings, profile, &destinations);
+    let Some(traced) = trace(options, settings, None, &destinations, &mut early)? else { return Ok(EXIT_OWN_FAILURE) };
     let has_failed = !traced.went_well();
     let (pid, lives_on, exit) = (traced.first.process.pid, traced.first.detached, traced.first.process.exit);
     // What came while the program was traced is its own, and must not end the writing.
     let late = control::pending_signals();
-    let concluded = conclude(traced, profile, &destinations);
+    let concluded = conclude(traced, early.take(), profile, &destinations);
     let status = match exit {
         None if lives_on => Some(wait_for_the_rest(pid, late.into_iter().chain(concluded.interrupted))?),
         _ => exit.map(code_of),
@@ -56,6 +58,7 @@ pub(super) fn trace(
     mut settings: Settings,
     timeout: Option<Duration>,
     destinations: &Destinations,
+    early: &mut EarlyLook,
 ) -> anyhow::Result<Option<Traced>> {
     let profile = &options.profile;
     if options.perturb && profile.engine == Engine::Jump {
@@ -67,6 +70,7 @@ pub(super) fn trace(
     // Before any thread is there: one that does not block a signal would be ended by it, and heaptrace with it.
     let mask = take_signals(profile)?;
     control::take_job_stop()?;
+    early.start(profile);
     destinations.begin_trace(&mut settings, false)?;
     let progress = Arc::new(Progress::default());
     let mut line = ProgressLine::new(progress::wanted(profile, Sharing::WithProgram));
@@ -237,7 +241,7 @@ fn has_leak_sanitizer(path: &Path) -> bool {
             || library.starts_with("libasan.so")
             || library.starts_with("libclang_rt.asan")
     });
-    by_library || elf.plain_symbols().has_any(&["__lsan_init", "__asan_init"])
+    by_library || elf.defines_any(&["__lsan_init", "__asan_init"])
 }
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         generation: options.occasions.generation,
         trace: None,
         endings: None,
+        near_end: None,
     })
 }
 

@@ -5,7 +5,7 @@ use crate::addr::ObjAddr;
 use object::LittleEndian as LE;
 use object::elf;
 use object::read::elf::{SectionHeader, Sym, SymbolTable};
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 
 /// What a symbol stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -74,7 +74,8 @@ impl Symbol<'_> {
 
 /// The name without its version: `memcpy` for `memcpy@@GLIBC_2.14`.
 pub fn base_name(name: &str) -> &str {
-    match name.find('@') {
+    // Most names are short: to go through their bytes takes less than to begin a search.
+    match name.bytes().position(|byte| byte == b'@') {
         Some(at) if at > 0 => name.get(..at).unwrap_or(name),
         _ => name,
     }
@@ -124,11 +125,28 @@ impl<'d> Elf<'d> {
 
     /// The symbols of functions and variables that are looked for by name, in one go through the tables.
     pub fn plain_symbols(&self) -> PlainSymbols<'d> {
-        let of = |section, table| self.table_symbols_if(section, table, is_plain);
+        let of = |section, table| self.symbols_if(section, table, is_plain);
         let dynamic = if self.lacks_sections() { self.dynamic_tables() } else { None };
         let dynamic = dynamic.into_iter().flat_map(|tables| tables.symbols());
         let all = of(elf::SHT_SYMTAB, Table::Symtab).chain(of(elf::SHT_DYNSYM, Table::Dynsym)).chain(dynamic);
         PlainSymbols { all: all.collect() }
+    }
+
+    /// Whether one of these symbols is defined, by exactly this name. The other names are not even read to their ends.
+    pub fn defines_any(&self, names: &[&str]) -> bool {
+        let is_one = |symbol: &Symbol<'_>| names.contains(&&*symbol.name);
+        let is_one_of = |section, table| {
+            self.symbols_if(section, table, |rest| {
+                names
+                    .iter()
+                    .any(|name| rest.strip_prefix(name.as_bytes()).is_some_and(|behind| behind.first() == Some(&0)))
+            })
+            .any(|symbol| is_one(&symbol))
+        };
+        let dynamic = if self.lacks_sections() { self.dynamic_tables() } else { None };
+        is_one_of(elf::SHT_SYMTAB, Table::Symtab)
+            || is_one_of(elf::SHT_DYNSYM, Table::Dynsym)
+            || dynamic.is_some_and(|tables| tables.symbols().any(|symbol| is_one(&symbol)))
     }
 
     /// Whether it refers to one of these symbols, and leaves it to other objects to define it.
@@ -148,22 +166,22 @@ impl<'d> Elf<'d> {
     }
 
     fn table_symbols(&self, section: elf::SectionType, table: Table) -> impl Iterator<Item = Symbol<'d>> + use<'d> {
-        self.table_symbols_if(section, table, |_| true)
+        self.symbols_if(section, table, |_| true)
     }
 
-    /// Those of which the beginning of the name, three bytes or what there is of it, `is_wanted`.
-    fn table_symbols_if(
+    /// Those of which the name `is_wanted`. It is given all strings from the beginning of the name on.
+    fn symbols_if<W: Fn(&[u8]) -> bool>(
         &self,
         section: elf::SectionType,
         table: Table,
-        is_wanted: fn(&[u8]) -> bool,
-    ) -> impl Iterator<Item = Symbol<'d>> + use<'d> {
+        is_wanted: W,
+    ) -> impl Iterator<Item = Symbol<'d>> + use<'d, W> {
         let symbols: SymbolTable<'d, Header> = self.sections.symbols(LE, self.data, section).unwrap_or_default();
         let strings = self.sections.section(symbols.string_section()).and_then(|section| section.data(LE, self.data));
         let strings = strings.unwrap_or_default();
         symbols.iter().filter_map(move |symbol| {
             let rest = strings.get(symbol.st_name.get(LE) as usize..)?;
-            if !is_wanted(rest.get(..3).unwrap_or(rest)) {
+            if !is_wanted(rest) {
                 return None;
             }
             let name = symbol.name(LE, symbols.strings()).ok()?;
@@ -198,7 +216,7 @@ impl<'d> PlainSymbols<'d> {
 
     /// As [`Elf::find_symbol`], of several names.
     pub fn find<const N: usize>(&self, names: [&str; N]) -> [Option<Symbol<'d>>; N] {
-        find_first(self.all.iter().cloned(), names)
+        find_first(self.all.iter(), names)
     }
 
     /// Whether one of these is defined.
@@ -209,16 +227,18 @@ impl<'d> PlainSymbols<'d> {
 
 /// The first symbol of each name, versions aside; a global one before a local one.
 fn find_first<'d, const N: usize>(
-    symbols: impl Iterator<Item = Symbol<'d>>,
+    symbols: impl Iterator<Item = impl Borrow<Symbol<'d>>>,
     names: [&str; N],
 ) -> [Option<Symbol<'d>>; N] {
     let mut found = [const { None::<Symbol<'d>> }; N];
     for symbol in symbols {
-        let name = base_name(&symbol.name);
-        let Some(place) = names.iter().zip(&mut found).find(|(wanted, _)| **wanted == name) else { continue };
+        let symbol = symbol.borrow();
+        // There are many symbols, and few begin as one that is wanted: only of those a version is looked for.
+        let is_named = |wanted: &str| symbol.name.starts_with(wanted) && base_name(&symbol.name) == wanted;
+        let Some(place) = names.iter().zip(&mut found).find(|(wanted, _)| is_named(wanted)) else { continue };
         let known = place.1;
         if known.as_ref().is_none_or(|known| known.binding == Binding::Local && symbol.binding != Binding::Local) {
-            *known = Some(symbol);
+            *known = Some(symbol.clone());
         }
     }
     found

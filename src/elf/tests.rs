@@ -308,3 +308,25 @@ proptest! {
         }
     }
 }
+
+/// As nm tells which symbols are defined: whole names only, in whichever table, and none that are only imported.
+#[test]
+fn a_defined_name_is_found_whole() {
+    let dir = TempDir::new("defines");
+    let source = "#include <stdio.h>\nint whole_name_longer(void) { return 1; }\nint whole_name(void) { return 2; }\n\
+                  static int __attribute__((used)) local_one(void) { return 3; }\n\
+                  int main(void) { return puts(\"\") + whole_name() + whole_name_longer(); }\n";
+    let program = dir.compile("cc", "program", source, &["-rdynamic"]);
+    let stripped = dir.join("stripped");
+    tool("strip", &[program.to_str().unwrap(), "-o", stripped.to_str().unwrap()]);
+    for (path, options) in [(&program, &["--defined-only"][..]), (&stripped, &["--defined-only", "-D"])] {
+        let listed = tool("nm", &[options, &[path.to_str().unwrap()]].concat());
+        let is_listed = |name: &str| listed.lines().any(|line| line.split_whitespace().last() == Some(name));
+        let bytes = read(path);
+        let elf = Elf::parse(&bytes).unwrap();
+        for name in ["whole_name", "whole_name_longer", "local_one", "whole_nam", "hole_name", "puts", "main", "m"] {
+            assert_eq!(elf.defines_any(&[name]), is_listed(name), "{name} in {}", path.display());
+        }
+        assert!(elf.defines_any(&["absent", "whole_name"]) && !elf.defines_any(&["absent"]) && is_listed("whole_name"));
+    }
+}

@@ -47,6 +47,13 @@ pub(super) struct Figures {
     pub(super) unseen_frees: u64,
 }
 
+impl Figures {
+    /// Whether an error is one, as far as is known: not where frees went unseen.
+    fn tells(&self, error: &HeapError) -> bool {
+        !self.frees_unseen || !matches!(error.kind, FindingKind::DoubleFree | FindingKind::InvalidFree)
+    }
+}
+
 impl HeapModel {
     /// A view of this moment. `with_blocks`: single blocks are wanted, too, for [`HeapView::live_blocks`].
     pub fn view(&mut self, with_blocks: bool) -> HeapView {
@@ -99,6 +106,12 @@ impl HeapView {
         let snapshot = snapshot(&self.sites, &self.figures, self.errors.clone(), &self.timeline);
         let (growths, capacities) = (self.growths.clone(), self.capacities.clone());
         Snapshot { growths, capacities, stranded: self.stranded.clone(), ..snapshot }
+    }
+
+    /// The stacks of [`Self::snapshot`]'s sites and errors, in no order, some more than once.
+    pub fn stacks(&self) -> Vec<StackId> {
+        let errors = self.errors.iter().filter(|error| self.figures.tells(error)).flat_map(HeapError::stacks);
+        self.sites().map(|site| site.key.stack).chain(errors).collect()
     }
 
     /// The figures of all sites, in no order.
@@ -194,9 +207,7 @@ fn snapshot(sites: &Sites, figures: &Figures, errors: Vec<HeapError>, timeline: 
 }
 
 fn collect(sites: SiteTable, figures: &Figures, mut errors: Vec<HeapError>, timeline: Vec<TimelinePoint>) -> Snapshot {
-    errors.retain(|error| {
-        !figures.frees_unseen || !matches!(error.kind, FindingKind::DoubleFree | FindingKind::InvalidFree)
-    });
+    errors.retain(|error| figures.tells(error));
     errors.sort_unstable_by_key(|error| (error.kind, error.stack, error.alloc_stack, error.function));
     Snapshot {
         totals: figures.totals_of(|| sites.iter()),

@@ -1,11 +1,14 @@
 //! How much of its time a process spends in stops, and so whether it is to be put on the jump engine (`--engine auto`).
 
-/// Less than this is not worth a change to the program's code, which took 8 ms for jq, ns. With 30 ms, runs of jq,
-/// perl, xmllint and python3 of half a second took 14 to 21 ms longer.
-const WORTHWHILE_NS: u64 = 10_000_000;
+/// Less than this is not worth a change to the program's code, ns: as much as the change itself takes. Who waits for
+/// so long pays at most twice what the better of both engines would have taken.
+const WORTHWHILE_NS: u64 = 2_000_000;
+
+/// The same for each further attempt, after one that found no moment for the change, ns.
+const WORTHWHILE_AGAIN_NS: u64 = 10_000_000;
 
 /// Nor are fewer stops: on a busy machine a few of them may take long.
-const WORTHWHILE_STOPS: u64 = 100;
+const WORTHWHILE_STOPS: u64 = 40;
 
 /// It is too much from one part in so many of the time on.
 const SHARE: u64 = 5;
@@ -34,7 +37,7 @@ pub enum Promotion {
     Never,
     /// As soon as it can be done: `--engine jump`.
     AtOnce,
-    /// When its stops have taken a fifth of its time, over 10 ms of them: `--engine auto`.
+    /// When its stops have taken a fifth of its time, over 2 ms of them: `--engine auto`.
     WhenBusy,
 }
 
@@ -56,10 +59,12 @@ impl Load {
     }
 
     /// `self` is what it was when this was looked at last: if it has become too much until `now`, the part of that time that stops took, in tenths of a
-    /// percent. A program that was idle for long, and is busy now, is judged by what it does now.
-    pub fn is_too_much(&mut self, now: Self) -> Option<u32> {
+    /// percent. A program that was idle for long, and is busy now, is judged by what it does now. `attempts`: how many
+    /// have found no moment for the change.
+    pub fn is_too_much(&mut self, now: Self, attempts: u32) -> Option<u32> {
         let taken = now.stops_ns.saturating_sub(self.stops_ns);
-        if taken < WORTHWHILE_NS || now.stops.saturating_sub(self.stops) < WORTHWHILE_STOPS {
+        let worthwhile_ns = if attempts == 0 { WORTHWHILE_NS } else { WORTHWHILE_AGAIN_NS };
+        if taken < worthwhile_ns || now.stops.saturating_sub(self.stops) < WORTHWHILE_STOPS {
             return None;
         }
         let passed = now.now_ns.saturating_sub(self.now_ns);
@@ -78,28 +83,36 @@ mod tests {
     #[test]
     fn a_fifth_of_the_time_is_too_much() {
         let load = |at_ms, stops_ms| Load { now_ns: at_ms * MS, stops_ns: stops_ms * MS, stops: stops_ms * 20 };
-        assert_eq!(Load::default().is_too_much(load(10, 9)), None);
-        assert_eq!(Load::default().is_too_much(load(50, 10)), Some(200));
+        assert_eq!(Load::default().is_too_much(load(2, 1), 0), None);
+        assert_eq!(Load::default().is_too_much(load(10, 2), 0), Some(200));
         let mut looked = Load::default();
-        assert_eq!(looked.is_too_much(load(51, 10)), None);
+        assert_eq!(looked.is_too_much(load(11, 2), 0), None);
         // an hour of nothing, and then much
-        assert_eq!(looked.is_too_much(load(3_600_000, 19)), None);
-        assert_eq!(looked.is_too_much(load(3_600_001, 20)), None);
-        assert_eq!(looked.is_too_much(load(3_600_010, 29)), None);
-        assert_eq!(looked.is_too_much(load(3_600_013, 31)), Some(916));
+        assert_eq!(looked.is_too_much(load(3_600_000, 3), 0), None);
+        assert_eq!(looked.is_too_much(load(3_600_001, 4), 0), None);
+        assert_eq!(looked.is_too_much(load(3_600_002, 5), 0), None);
+        assert_eq!(looked.is_too_much(load(3_600_005, 7), 0), Some(750));
+    }
+
+    #[test]
+    fn a_further_attempt_waits_for_longer() {
+        let load = |ms| Load { now_ns: ms * MS, stops_ns: ms * MS, stops: ms * 20 };
+        assert_eq!(Load::default().is_too_much(load(9), 1), None);
+        assert_eq!(Load::default().is_too_much(load(10), 1), Some(1000));
+        assert_eq!(Load::default().is_too_much(load(9), 0), Some(1000));
     }
 
     #[test]
     fn a_few_stops_that_take_long_are_not_too_much() {
         let load = |stops| Load { now_ns: 100 * MS, stops_ns: 90 * MS, stops };
-        assert_eq!(Load::default().is_too_much(load(99)), None);
-        assert_eq!(Load::default().is_too_much(load(100)), Some(900));
+        assert_eq!(Load::default().is_too_much(load(39), 0), None);
+        assert_eq!(Load::default().is_too_much(load(40), 0), Some(900));
     }
 
     #[test]
     fn no_more_than_all_of_the_time_is_told() {
         let now = Load { now_ns: 100 * MS, stops_ns: 150 * MS, stops: 100 };
-        assert_eq!(Load::default().is_too_much(now), Some(1000));
+        assert_eq!(Load::default().is_too_much(now, 0), Some(1000));
     }
 
     #[test]

@@ -10,7 +10,8 @@ use super::layout::{
 };
 use super::shared::Shared;
 use crate::addr::Addr;
-use crate::sampling::unit_distances;
+use crate::sampling::{random_seed, unit_distances};
+use std::sync::OnceLock;
 
 /// Where the routine finds the size that a function is asked for: bits 0 and 1 say which argument has it; with bit 4, the argument that bits 2 and 3 say
 /// multiplies it. The other bits are [`SizeOf::CHANGES`] and [`SizeOf::SIMPLE`].
@@ -41,11 +42,23 @@ impl SizeOf {
     }
 }
 
-/// Begins to sample. `intervals`: by number, in bytes; the one with number 1 is in use.
-pub fn begin(shared: &dyn Shared, intervals: &[u64; INTERVALS as usize], seed: u64) {
-    let unit = f64::from(u32::MAX) + 1.0;
-    for (at, distance) in (DISTANCE_AREA..).step_by(8).zip(unit_distances(DISTANCES as usize, seed)) {
-        shared.set_word(at, (distance * unit) as u64);
+/// What [`begin`] puts into [`DISTANCE_AREA`]: [`DISTANCES`] numbers, the same for each caller. To make them takes a
+/// millisecond: whoever will need them can have them made beforehand, on another thread. A caller that comes meanwhile
+/// waits for them.
+pub fn distances() -> &'static [u64] {
+    static MADE: OnceLock<Vec<u64>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        let unit = f64::from(u32::MAX) + 1.0;
+        let all = unit_distances(DISTANCES as usize, random_seed());
+        all.into_iter().map(|distance| (distance * unit) as u64).collect()
+    })
+}
+
+/// Begins to sample. `intervals`: by number, in bytes; the one with number 1 is in use. `distances`: of
+/// [`distances`].
+pub fn begin(shared: &dyn Shared, intervals: &[u64; INTERVALS as usize], distances: &[u64]) {
+    for (at, distance) in (DISTANCE_AREA..).step_by(8).zip(distances.iter().take(DISTANCES as usize)) {
+        shared.set_word(at, *distance);
     }
     for (at, interval) in (INTERVAL_AREA..).step_by(8).zip(intervals) {
         shared.set_word(at, *interval);

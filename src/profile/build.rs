@@ -6,7 +6,7 @@
 
 use super::identity::is_unresolved;
 use super::samples::SAMPLE;
-use super::symbolize::Symbolize;
+use super::symbolize::{Question, Symbolize};
 use super::{
     AllocatorUse, Anomalies, Capacity, Children, Cost, Finding, Function, Growth, Image, Location, Meta, ModuleInfo,
     Profile, Sample, Samples, Stacks as StackList, Stranded, SymbolStatus,
@@ -136,9 +136,7 @@ impl Unordered {
 pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unordered {
     let errors = &input.snapshot.errors;
     let stack_ids = used_stacks(&input.sites, errors);
-    let numbers = input.stacks.frames_of_all(&stack_ids);
-    let frames: Vec<(u32, Frame)> =
-        numbers.iter().filter_map(|number| Some((*number, input.stacks.frame(*number)?))).collect();
+    let (numbers, frames) = frames_of(input.stacks, &stack_ids);
     let mut locations = Locations::resolve(&input.modules, frames.iter().map(|(_, frame)| frame), symbolizer);
     let lacking = lack_names(&locations.statuses, &locations.list, &locations.functions);
     let lacking = input.modules.iter().zip(lacking).filter(|(_, lacks)| *lacks);
@@ -254,8 +252,25 @@ pub fn lack_names(statuses: &[SymbolStatus], locations: &[Location], functions: 
 }
 
 /// The stacks that anything refers to, ascending.
+/// The numbers that these stacks consist of, and those of frames with their frames.
+fn frames_of(stacks: &dyn Stacks, ids: &[StackId]) -> (Vec<u32>, Vec<(u32, Frame)>) {
+    let numbers = stacks.frames_of_all(ids);
+    let frames = numbers.iter().filter_map(|number| Some((*number, stacks.frame(*number)?))).collect();
+    (numbers, frames)
+}
+
+/// What [`build`] will ask a symbolizer first, for a profile whose sites and errors have these stacks (in any order):
+/// the modules, each with the addresses in it.
+pub fn questions(modules: &[LoadedModule], stacks: &dyn Stacks, mut ids: Vec<StackId>) -> Vec<Question> {
+    ids.sort_unstable();
+    ids.dedup();
+    let (_, frames) = frames_of(stacks, &ids);
+    let (asked, _) = locations::questions(modules, frames.iter().map(|(_, frame)| frame));
+    asked.into_iter().map(|(_, question)| question).collect()
+}
+
 fn used_stacks(sites: &SiteTable, errors: &[HeapError]) -> Vec<StackId> {
-    let of_errors = errors.iter().flat_map(|e| [Some(e.stack), e.alloc_stack, e.free_stack]).flatten();
+    let of_errors = errors.iter().flat_map(HeapError::stacks);
     // most are sorted by their stacks
     let mut ids: Vec<StackId> = sites.iter().map(|s| s.key.stack).collect();
     ids.dedup();

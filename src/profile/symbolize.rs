@@ -40,6 +40,9 @@ pub struct Resolution {
     pub status: SymbolStatus,
 }
 
+/// Addresses of a module, in ascending order, whose names are wanted.
+pub type Question = (ModuleId, Vec<ObjAddr>);
+
 /// Knows the names of addresses.
 pub trait Symbolize {
     /// Resolves `addrs` (ascending look-up addresses: return addresses less one) of `module`. The answer has one entry for each.
@@ -58,7 +61,7 @@ pub trait Symbolize {
     }
 
     /// Says what [`Self::resolve`] will be asked next, with exactly these addresses: a look may begin.
-    fn expect(&mut self, questions: &[(ModuleId, Vec<ObjAddr>)]) {
+    fn expect(&mut self, questions: &[Question]) {
         let _ = questions;
     }
 

@@ -94,6 +94,7 @@ impl Session {
     fn launch(program: &Program, mask: &SignalMask, common: Common) -> Result<Self, SessionError> {
         let settings = &common.settings;
         let affinity = if settings.pin { Pinned::pin()? } else { None };
+        common.make_ahead();
         let mut child = launch::launch(program, mask, affinity.as_ref().map(Pinned::single), settings.exit_kill)?;
         let stopped = loop {
             match ptrace::wait(true)? {
@@ -151,6 +152,7 @@ impl Session {
         let tids = threads.iter().map(|thread| thread.tid);
         let (live, mut space) = procfs::through_any(pid, tids, |tid| Ok((tid, open(tid)?)))?;
         let sharers = seize::seize_sharers(pid, live)?;
+        common.make_ahead();
         if common.settings.jump != Promotion::Never {
             space.look_ahead_at_entries();
         }

@@ -256,6 +256,7 @@ impl Process {
                 self.on_exit(tid);
                 if self.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {
                     self.end_copies();
+                    self.tell_near_end();
                 }
                 noted?;
                 Ok(Action::Resume(0))

@@ -1,6 +1,7 @@
 //! What a session is asked for.
 
 use super::endings::Endings;
+use super::nearend::NearEnd;
 use super::requests::Requests;
 use crate::allocators::AllocatorTable;
 use crate::event::Generation;
@@ -14,6 +15,7 @@ use crate::tracer::copy::Means;
 use crate::tracer::guardian::Guardian;
 use crate::tracer::launch::Program;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 /// What to trace.
 #[derive(Debug)]
@@ -88,6 +90,8 @@ pub struct Settings {
     pub trace: Option<Recorder>,
     /// Who hears what ends while the session goes on, if somebody does.
     pub endings: Option<Endings>,
+    /// Who hears what the process is about to leave, if somebody does.
+    pub near_end: Option<Sender<NearEnd>>,
 }
 
 /// An id for a session that no other one has: 16 hex digits.

@@ -45,10 +45,20 @@ pub(super) fn look(source: &ModuleSource, search: &Search, addrs: &[ObjAddr]) ->
 }
 
 impl Ahead {
-    /// Begins to look at these modules. One is not worth a thread.
-    pub(super) fn begin(&mut self, search: &Search, questions: Vec<(ModuleId, Arc<ModuleSource>, Vec<ObjAddr>)>) {
+    /// Begins to look at these modules, but for those that it looks at already. Fewer than `least` are not worth a
+    /// thread.
+    pub(super) fn begin(
+        &mut self,
+        search: &Search,
+        mut questions: Vec<(ModuleId, Arc<ModuleSource>, Vec<ObjAddr>)>,
+        least: usize,
+    ) {
+        let is_begun = |module: &ModuleId, addrs: &Vec<ObjAddr>| {
+            self.modules.get(module).is_some_and(|(expected, _)| expected == addrs)
+        };
+        questions.retain(|(module, _, addrs)| !is_begun(module, addrs));
         let workers = processors().min(questions.len()).min(MOST);
-        if workers < 2 {
+        if workers < least {
             return;
         }
         let mut jobs = VecDeque::new();
@@ -75,7 +85,11 @@ impl Ahead {
     /// What was found about exactly these addresses, if they were looked for.
     pub(super) fn take(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Option<Found> {
         let (expected, receiver) = self.modules.remove(&module)?;
-        receiver.recv().ok().filter(|_| expected == addrs)
+        if expected != addrs {
+            tracing::debug!("module {} was looked at for other addresses than are asked for", module.0);
+            return None;
+        }
+        receiver.recv().ok()
     }
 
     /// Begins to look for the packages of these files.
@@ -125,7 +139,7 @@ mod tests {
         }
         let alone: Vec<Found> = questions.iter().map(|(_, source, addrs)| look(source, &search, addrs)).collect();
         let mut ahead = Ahead::default();
-        ahead.begin(&search, questions.clone());
+        ahead.begin(&search, questions.clone(), 2);
         for (number, ((module, _, addrs), alone)) in questions.iter().zip(alone).enumerate() {
             if let Some(found) = ahead.take(*module, addrs) {
                 assert_eq!(found, alone);
@@ -134,8 +148,33 @@ mod tests {
             let name = alone.0.frames[0][0].function.as_ref().map(|function| function.name.to_string());
             assert_eq!(name, Some(format!("f{number}")));
         }
-        ahead.begin(&search, questions.clone());
+        ahead.begin(&search, questions.clone(), 2);
         assert!(ahead.take(questions[0].0, &[ObjAddr(1)]).is_none());
+    }
+
+    /// A look that is under way goes on when it is asked for again, and one module is looked at where that is wanted.
+    #[test]
+    fn what_is_looked_at_is_not_looked_at_again() {
+        let dir = TempDir::new("ahead-again");
+        let program = dir.compile("cc", "program", &SOURCE.replace("NAME", "f"), &["-g"]);
+        let source = Arc::new(ModuleSource { path: program, ..ModuleSource::default() });
+        let question = |addr: u64| vec![(ModuleId(1), Arc::clone(&source), vec![ObjAddr(addr)])];
+        let mut ahead = Ahead::default();
+        ahead.begin(&Search::default(), question(1), 2);
+        assert!(ahead.modules.is_empty());
+        ahead.begin(&Search::default(), question(1), 1);
+        let (_, first) = ahead.modules.remove(&ModuleId(1)).unwrap();
+        // the same look, with an answer that no second look would give
+        let (answer, receiver) = channel();
+        let marked = (first.recv().unwrap().0, vec!["of the first look".to_owned()]);
+        answer.send(marked.clone()).unwrap();
+        ahead.modules.insert(ModuleId(1), (vec![ObjAddr(1)], receiver));
+        ahead.begin(&Search::default(), question(1), 1);
+        assert_eq!(ahead.take(ModuleId(1), &[ObjAddr(1)]), Some(marked.clone()));
+        // other addresses are another look
+        ahead.modules.insert(ModuleId(1), (vec![ObjAddr(1)], channel().1));
+        ahead.begin(&Search::default(), question(2), 1);
+        assert!(ahead.take(ModuleId(1), &[ObjAddr(2)]).is_some_and(|found| found.1.is_empty()));
     }
 
     #[test]

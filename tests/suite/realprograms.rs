@@ -3,6 +3,7 @@
 use crate::support::checks::shell_status;
 use crate::support::counter::{assert_equals_counter, assert_equals_counter_within, wait_for_next_second};
 use crate::support::program::Program;
+use crate::support::report::functions_of;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -222,4 +223,21 @@ fn program_home(cargo: &Path) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cargo-home");
     std::fs::create_dir_all(&home).unwrap();
     home
+}
+
+/// What the profile will ask is known at the program's last stop, and is what it asks: names are looked up while the
+/// program ends, once.
+#[test]
+fn names_are_looked_up_while_the_program_ends() {
+    // jq's own functions have no names, those of its libraries have
+    for (program, function) in [(Program::fixture("known"), "lose_known"), (jq(), "jv_mem_alloc")] {
+        let traced = program.traced_with(&["-vv"]);
+        let told = &traced.ended.stderr;
+        let begun = told.split_once(" modules are looked up while the program ends").expect(told).0;
+        let modules: usize = begun.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(modules > 0, "{told}");
+        assert!(!told.contains("other addresses than are asked for") && !told.contains("other modules than"), "{told}");
+        let mut sites = traced.report.sites().iter();
+        assert!(sites.any(|site| functions_of(site).iter().any(|name| name == function)), "{function}: {told}");
+    }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::addr::TestId;
 use crate::event::{EventLog, MarkName};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 type Key = (u32, u32, u16, u64);
 
@@ -392,6 +392,10 @@ proptest! {
             let all = view.survivors(0).unwrap();
             let (live, whole) = (|totals: Totals| (totals.live_blocks, totals.live_bytes), view.snapshot());
             prop_assert_eq!(live(all.totals), live(whole.totals));
+            let set = |stacks: &mut dyn Iterator<Item = StackId>| stacks.collect::<BTreeSet<_>>();
+            let errors = whole.errors.iter().flat_map(HeapError::stacks);
+            let named = set(&mut whole.sites.iter().map(|site| site.key.stack).chain(errors));
+            prop_assert_eq!(set(&mut view.stacks().into_iter()), named);
             let of_sites = |sites: &SiteTable| -> BTreeMap<_, _> {
                 sites.iter().filter(|site| site.live.objects > 0).map(|s| ((s.key.stack, s.key.task, s.key.function.0, s.key.size), s.live)).collect()
             };

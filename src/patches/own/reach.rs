@@ -241,6 +241,13 @@ fn is_kept_by_calls(register: Register) -> bool {
     matches!(register, RBX | RBP | RSP | R12 | R13 | R14 | R15)
 }
 
+/// So many bytes of an instruction's opcode are looked at before its distance.
+const OPCODES: usize = 3;
+
+/// So many bytes are looked through at once for distances into a range: small enough for the looks at the four
+/// alignments to find them in the processor's first cache.
+const BLOCK: usize = 1 << 12;
+
 /// The bytes of some functions that jumps are to replace, but for each one's first: nothing may lead there. All
 /// addresses are of the same kind, the
 /// object's or the process's.
@@ -298,8 +305,36 @@ impl Replaced {
     /// instruction may begin: branches and calls with
     /// four bytes of distance, and lea.
     pub fn led_into_by_code(&self, bytes: &[u8], at: u64) -> BTreeSet<u64> {
-        const OPCODES: usize = 3;
         let mut found = BTreeSet::new();
+        for start in (0..bytes.len()).step_by(BLOCK) {
+            // The last window that begins in a block ends behind it.
+            let block = bytes.get(start..bytes.len().min(start + BLOCK + OPCODES + 3)).unwrap_or_default();
+            let at = at.wrapping_add(start as u64);
+            if self.may_be_led_into_by(block, at) {
+                self.look_at_code(block, at, &mut found);
+            }
+        }
+        found
+    }
+
+    /// Whether a distance of four bytes in the code `bytes` at `at` may lead to the replaced bytes. Of the addresses
+    /// only the lower halves are looked at, four alignments one after the other: compilers make vector code of that.
+    fn may_be_led_into_by(&self, bytes: &[u8], at: u64) -> bool {
+        let (first, size) = (self.all.start as u32, self.all.end.saturating_sub(self.all.start));
+        let Ok(size) = u32::try_from(size) else { return true };
+        (0..4).any(|alignment| {
+            let distances = bytes.get(OPCODES + alignment..).unwrap_or_default().as_chunks::<4>().0;
+            let mut from_first = (at as u32).wrapping_add((OPCODES + alignment + 4) as u32).wrapping_sub(first);
+            let mut any = false;
+            for distance in distances {
+                any |= from_first.wrapping_add(u32::from_le_bytes(*distance)) < size;
+                from_first = from_first.wrapping_add(4);
+            }
+            any
+        })
+    }
+
+    fn look_at_code(&self, bytes: &[u8], at: u64, found: &mut BTreeSet<u64>) {
         for (offset, window) in bytes.windows(OPCODES + 4).enumerate() {
             let Some(&[a, b, c, ref distance @ ..]) = window.first_chunk::<{ OPCODES + 4 }>() else { break };
             let next = at.wrapping_add((offset + window.len()) as u64);
@@ -313,7 +348,6 @@ impl Replaced {
                 found.insert(entry);
             }
         }
-        found
     }
 
     /// Functions that short branches around them lead into, in the code `bytes` at `at`, `ends` being where each

@@ -3,11 +3,31 @@
 use super::LoadedModule;
 use super::shims::{Shim, shim};
 use crate::addr::{Addr, ModuleId, ObjAddr};
-use crate::profile::symbolize::{SymFrame, Symbolize};
+use crate::profile::symbolize::{Question, SymFrame, Symbolize};
 use crate::profile::{Function, Line, Location, SymbolStatus};
 use crate::unwinder::Frame;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+
+/// What will be asked of which of the modules, and the addresses that lie in none.
+type Questions = (Vec<(usize, Question)>, BTreeMap<ModuleId, Vec<Addr>>);
+
+/// What the frames ask of the modules.
+pub(super) fn questions<'a>(modules: &[LoadedModule], frames: impl IntoIterator<Item = &'a Frame>) -> Questions {
+    let mut by_module: BTreeMap<ModuleId, Vec<Addr>> = BTreeMap::new();
+    for frame in frames {
+        by_module.entry(frame.module).or_default().push(frame.addr.lookup());
+    }
+    let mut asked = Vec::new();
+    for (index, module) in modules.iter().enumerate() {
+        let Some(addresses) = by_module.remove(&module.info.id) else { continue };
+        let mut offsets: Vec<ObjAddr> = addresses.into_iter().map(|a| module.bias.to_object(a)).collect();
+        offsets.sort_unstable();
+        offsets.dedup();
+        asked.push((index, (module.info.id, offsets)));
+    }
+    (asked, by_module)
+}
 
 /// All locations of a profile.
 #[derive(Debug, Default)]
@@ -30,22 +50,11 @@ impl Locations {
         symbolizer: &mut dyn Symbolize,
     ) -> Self {
         let mut all = Self { statuses: vec![SymbolStatus::default(); modules.len()], ..Self::default() };
-        let mut by_module: BTreeMap<ModuleId, Vec<Addr>> = BTreeMap::new();
-        for frame in frames {
-            by_module.entry(frame.module).or_default().push(frame.addr.lookup());
-        }
-        let mut questions = Vec::new();
-        let mut asked = Vec::new();
-        for (index, module) in modules.iter().enumerate() {
-            let Some(addresses) = by_module.remove(&module.info.id) else { continue };
-            let mut offsets: Vec<ObjAddr> = addresses.into_iter().map(|a| module.bias.to_object(a)).collect();
-            offsets.sort_unstable();
-            offsets.dedup();
-            questions.push((module.info.id, offsets));
-            asked.push((index, module));
-        }
+        let (asked, by_module) = questions(modules, frames);
+        let (places, questions): (Vec<usize>, Vec<Question>) = asked.into_iter().unzip();
         symbolizer.expect(&questions);
-        for ((index, module), (_, offsets)) in asked.into_iter().zip(questions) {
+        for (index, (_, offsets)) in places.into_iter().zip(questions) {
+            let Some(module) = modules.get(index) else { continue };
             let resolution = symbolizer.resolve(module.info.id, &offsets);
             if let Some(status) = all.statuses.get_mut(index) {
                 *status = resolution.status;

@@ -187,6 +187,54 @@ fn string(profile: &Profile, index: usize) -> &str {
     &profile.strings[index]
 }
 
+/// Who looks names up before the profile is made asks what making it will ask.
+#[test]
+fn questions_are_known_before_they_are_asked() {
+    /// Keeps what it is to expect.
+    struct Expecting(Vec<Question>);
+    impl Symbolize for Expecting {
+        fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution {
+            NoSymbols.resolve(module, addrs)
+        }
+        fn expect(&mut self, questions: &[Question]) {
+            self.0.extend_from_slice(questions);
+        }
+    }
+    let stacks = TestStacks(vec![
+        (vec![], Quality::Complete),
+        (vec![frame(1, 0x10), frame(0, 0x40)], Quality::Complete),
+        (vec![frame(1, 0x10), frame(1, 0x20), frame(0, 0x30)], Quality::Complete),
+        (vec![frame(0, 0x50)], Quality::Complete),
+        (vec![frame(0, 0x60)], Quality::Complete),
+    ]);
+    // stack 3 is an error's, and nobody has stack 4
+    let error = HeapError {
+        kind: FindingKind::DoubleFree,
+        count: 1,
+        block: Addr(0x100),
+        size: None,
+        given_size: None,
+        offset: None,
+        align: None,
+        given_align: None,
+        function: FunctionId(1),
+        operator: None,
+        task: 1,
+        stack: StackId(3),
+        alloc_stack: Some(StackId(1)),
+        free_stack: None,
+    };
+    let snapshot = Snapshot { errors: vec![error], ..snapshot(vec![site(2, 1, 0, 8, 1), site(1, 1, 0, 8, 1)]) };
+    let mut expecting = Expecting(Vec::new());
+    run(&snapshot, &stacks, &mut expecting);
+    let in_order = [(ModuleId(0), vec![0x30, 0x40, 0x50]), (ModuleId(1), vec![0x10, 0x20])];
+    let in_order = in_order.map(|(module, addrs)| (module, addrs.into_iter().map(ObjAddr).collect::<Vec<_>>()));
+    assert_eq!(expecting.0, in_order);
+    let modules = [module(0, "/bin/app"), module(1, "/lib/libx.so.1")];
+    let ids = [2, 1, 3, 1, 2].map(StackId).to_vec();
+    assert_eq!(questions(&modules, &stacks, ids), in_order);
+}
+
 #[test]
 fn stacks_begin_at_the_allocator_s_caller() {
     let stacks = TestStacks(vec![

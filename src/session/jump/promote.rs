@@ -61,7 +61,7 @@ impl Process {
         let (attempts, stops_permille) = match &mut self.jump {
             JumpState::Wanted(awaited) if awaited.not_before_ns > now_ns => return Ok(()),
             JumpState::Wanted(awaited) => (awaited.attempts, None),
-            JumpState::WhenBusy(before, attempts) => match before.is_too_much(now) {
+            JumpState::WhenBusy(before, attempts) => match before.is_too_much(now, *attempts) {
                 Some(permille) => (*attempts, Some(permille)),
                 None => return Ok(()),
             },
@@ -177,11 +177,10 @@ impl Process {
             }
         }
         image.resize(CODE_SIZE as usize, INT3);
-        self.space.code.write_jump_code(&mut self.space.memory, code, &image)?;
         for (candidate, way) in wrapped {
             let number = stubs.len() as u64;
             let pad = code.add(ENTRIES + number * ENTRY_SIZE);
-            let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE, led_into.contains(&candidate.addr))? {
+            let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE, led_into.contains(&candidate.addr)) {
                 Ok(placed) => placed,
                 // such a guard stays a breakpoint
                 Err(_) if way == Way::Guard => continue,
@@ -205,16 +204,21 @@ impl Process {
             let at = code.add(STUBS + number * STUB_SIZE);
             let original = self.space.original_bytes(candidate.addr, JUMP_LEN);
             let patch = jump_to(candidate.addr, at).and_then(|jump| Patch::new(&original, &jump));
-            let (Some(bytes), Some(patch)) = (assemble(&stub, code, number, &labels), patch) else {
+            let stub_bytes = assemble(&stub, code, number, &labels);
+            let has_room = stub_bytes.is_some_and(|bytes| {
+                put(&mut image, code, at, &bytes) && put(&mut image, code, placed.addr, &placed.bytes)
+            });
+            let Some(patch) = patch.filter(|_| has_room) else {
                 if way != Way::Guard {
                     at_stops.insert(candidate.addr, EntryError::OutOfReach.into());
                 }
                 continue;
             };
-            self.space.code.write_jump_code(&mut self.space.memory, at, &bytes)?;
             stubs.push(stub);
             jumps.push((candidate.addr, patch, placed.addr));
         }
+        // All of it at once: each writing takes as long as the next.
+        self.space.code.write_jump_code(&mut self.space.memory, code, &image)?;
         if stubs.iter().all(|stub: &Stub| stub.way == Way::Guard || stub.is_told()) {
             return Ok(Promoted::No(NONE_FIT.to_owned()));
         }
@@ -393,6 +397,17 @@ impl Process {
             jump.region.mapping.discard();
         }
     }
+}
+
+/// Puts code that belongs at `at` into the image of the region that begins at `start`. False: it lies outside of it.
+fn put(image: &mut [u8], start: Addr, at: Addr, code: &[u8]) -> bool {
+    let place = at.0.checked_sub(start.0).and_then(|offset| usize::try_from(offset).ok());
+    let room = place.and_then(|place| image.get_mut(place..place.checked_add(code.len())?));
+    if let Some(room) = room {
+        room.copy_from_slice(code);
+        return true;
+    }
+    false
 }
 
 /// `jmp rel32` at `from` to `to`.

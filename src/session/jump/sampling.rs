@@ -42,7 +42,7 @@ impl Sampling {
         }
         shared.allocate(PAGE_AREA, PAGES);
         shared.allocate(LIVE_AREA, LIVE_BUCKETS * LIVE_BUCKET);
-        sampling::begin(shared, &intervals, crate::sampling::random_seed());
+        sampling::begin(shared, &intervals, sampling::distances());
         model.live_blocks().for_each(|block| sampling::note_live(shared, block.addr));
         let governor = most_permille.map(|most| Governor::new(most, INTERVALS as u32 - 1));
         Self { counted: (0, 0), counted_ns: 0, intervals, governor }

@@ -141,36 +141,31 @@ impl AddressSpace {
         candidates.collect()
     }
 
-    /// Moves the first instructions of a function to `pad`, where `room` bytes are free. The inner error: why that
-    /// can't be done. `is_led_into`: whether
-    /// it is one of [`Self::led_into`].
+    /// How the first instructions of a function run at `pad`, where `room` bytes are free; who asks writes them there.
+    /// The error: why they can't. `is_led_into`: whether it is one of [`Self::led_into`].
     pub fn move_entry(
         &mut self,
         candidate: &Candidate,
         pad: Addr,
         room: u64,
         is_led_into: bool,
-    ) -> Result<std::result::Result<PlacedEntry, EntryError>> {
+    ) -> std::result::Result<PlacedEntry, EntryError> {
         let at = candidate.addr;
         let size = usize::try_from(candidate.size).unwrap_or(usize::MAX);
         let code = self.original_bytes(at, size.min(MAX_CODE));
         if code.len() < size {
-            return Ok(Err(EntryError::TooShort));
+            return Err(EntryError::TooShort);
         }
         if self.loops_to_entry(at) {
-            return Ok(Err(EntryError::LoopsToEntry));
+            return Err(EntryError::LoopsToEntry);
         }
         if is_led_into {
-            return Ok(Err(EntryError::LedInto));
+            return Err(EntryError::LedInto);
         }
         if self.jumps_anywhere(&code, at) {
-            return Ok(Err(EntryError::JumpsAnywhere));
+            return Err(EntryError::JumpsAnywhere);
         }
-        let placed = self.code.own().place_entry(&code, at, pad, room);
-        if let Ok(placed) = &placed {
-            self.code.write_jump_code(&mut self.memory, placed.addr, &placed.bytes)?;
-        }
-        Ok(placed)
+        self.code.own().place_entry(&code, at, pad, room)
     }
 
     /// The function's first `len` bytes without us.

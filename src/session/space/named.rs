@@ -150,7 +150,7 @@ impl Named {
 fn allocator_symbols(elf: &Elf<'_>, plain: &PlainSymbols<'_>, table: &AllocatorTable) -> Vec<AllocatorSymbol> {
     let function_of = |symbol: &Symbol<'_>| {
         let name = base_name(&symbol.name);
-        let function = table.lookup(name)?;
+        let function = table.lookup_base(name)?;
         let is_function = match symbol.kind {
             SymbolKind::Function => true,
             // a label of assembly code

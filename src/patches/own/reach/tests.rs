@@ -120,3 +120,24 @@ fn short_branches_of_neighbours_are_found() {
     code[0x1f0..0x1f2].copy_from_slice(&[0x75, 0x11]);
     assert_eq!(found(&code), [entry].into());
 }
+
+/// Wherever a branch stands, at whatever alignment and across the ends of what is looked through at once, and however
+/// far away it is: found, and only then.
+#[test]
+fn branches_are_found_wherever_they_stand() {
+    let (at, len) = (0x7fff_0000_0000_u64, 3 * BLOCK);
+    for entry in [at - 0x1000, at + 0x7000_0000, at - 0x7000_0000] {
+        // the second one is far behind, so that addresses between them are no entries
+        let replaced = Replaced::of([entry, entry + 0x100]);
+        for place in (0..40).chain(BLOCK - 20..BLOCK + 20).chain(2 * BLOCK - 20..2 * BLOCK + 20).chain(len - 20..len) {
+            let mut code = vec![0; len];
+            let Some(room) = code.get_mut(place..).filter(|room| room.len() >= 7) else { continue };
+            let next = at + place as u64 + 7;
+            let distance = i32::try_from((entry + 3).wrapping_sub(next).cast_signed()).unwrap();
+            room[..7].copy_from_slice(&[&[0, 0, 0xe8], distance.to_le_bytes().as_slice()].concat());
+            assert_eq!(replaced.led_into_by_code(&code, at), [entry].into(), "at {place} of {len}");
+            code[place + 2] = 0x90;
+            assert_eq!(replaced.led_into_by_code(&code, at), [].into(), "at {place}: no branch");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What a process is about to leave, as its last thread stops for the last time. The kernel takes its memory apart
+//! after that, for milliseconds, in which names can be looked up.
+
+use super::modulerecord::ModuleRecord;
+use super::process::Process;
+use crate::heapmodel::HeapView;
+use crate::profile::build::{LoadedModule, questions};
+use crate::profile::symbolize::Question;
+use crate::tracer::root::TargetRoot;
+use crate::unwinder::StackTable;
+use std::sync::Arc;
+
+/// So many stacks of sites and errors are looked through early at most.
+const MAX_STACKS: usize = 1 << 18;
+
+/// See the module's head. It shares its tables with the process that is traced.
+#[derive(Debug)]
+pub struct NearEnd {
+    heap: HeapView,
+    stacks: StackTable,
+    /// All modules so far.
+    pub modules: Vec<ModuleRecord>,
+    /// The process's root folder, if it is not ours.
+    pub root: Option<Arc<TargetRoot>>,
+}
+
+impl NearEnd {
+    /// Which addresses a profile of the process will name, in which of `modules`. None are told where it takes long
+    /// to find out, as it is found out once more when the profile is made.
+    pub fn questions(&self, modules: &[LoadedModule]) -> Vec<Question> {
+        let stacks = self.heap.stacks();
+        if stacks.len() > MAX_STACKS { Vec::new() } else { questions(modules, &self.stacks, stacks) }
+    }
+}
+
+impl Process {
+    /// The last thread is about to end: tells whoever wants to know now.
+    pub(super) fn tell_near_end(&mut self) {
+        let settings = Arc::clone(&self.settings);
+        let Some(hears) = settings.near_end.as_ref().filter(|_| self.identity.selected) else { return };
+        let heap = self.observer.view(false);
+        let (stacks, modules) = self.space.share_records();
+        let (root, _) = self.space.root_and_inner_pid();
+        // Who does not listen any more needs nothing.
+        let _ = hears.send(NearEnd { heap, stacks, modules, root });
+    }
+}
