@@ -21,6 +21,8 @@ pub struct Regs {
     pub rflags: u64,
     /// Base of the fs segment: the thread pointer.
     pub fs_base: u64,
+    /// Base of the gs segment, which is the program's own to set.
+    pub gs_base: u64,
 }
 
 /// DWARF numbers of the general-purpose registers, the indices of [`Regs::gpr`].

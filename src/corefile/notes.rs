@@ -45,6 +45,7 @@ const ORIGINAL_RAX: usize = 15;
 const RIP: usize = 16;
 const RFLAGS: usize = 18;
 const FS_BASE: usize = 21;
+const GS_BASE: usize = 22;
 
 /// Where `struct elf_prpsinfo` has the process's id and the program's name, which ends with a zero or after 16 bytes.
 const INFO_ID: usize = 24;
@@ -123,8 +124,9 @@ impl Notes {
             let (Some(register), Some(value)) = (regs.gpr.get_mut(number), at(place)) else { return };
             *register = value;
         }
-        let (Some(rip), Some(rflags), Some(fs_base)) = (at(RIP), at(RFLAGS), at(FS_BASE)) else { return };
-        (regs.rip, regs.rflags, regs.fs_base) = (rip, rflags, fs_base);
+        let bases = at(FS_BASE).zip(at(GS_BASE));
+        let (Some(rip), Some(rflags), Some((fs_base, gs_base))) = (at(RIP), at(RFLAGS), bases) else { return };
+        regs = Regs { rip, rflags, fs_base, gs_base, ..regs };
         self.in_system_call = at(ORIGINAL_RAX).is_some_and(|number| number.cast_signed() >= 0);
         self.threads.push(CoreThread { tid, regs, vectors: Vec::new() });
     }

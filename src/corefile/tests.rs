@@ -60,9 +60,9 @@ fn words(words: &[u64]) -> Vec<u8> {
 fn status(tid: i32, call: i64) -> Vec<u8> {
     let mut bytes = vec![0; 336];
     bytes[32..36].copy_from_slice(&tid.to_le_bytes());
-    for (place, value) in
-        [(19, 0x7fff_0000_1100_u64), (16, 0x40_1234), (21, 0x7f00_0000_0740), (10, 7), (15, call.cast_unsigned())]
-    {
+    let segments = [(21, 0x7f00_0000_0740), (22, 0x7f00_0000_0840)];
+    let others = [(19, 0x7fff_0000_1100), (16, 0x40_1234), (10, 7), (15, call.cast_unsigned())];
+    for (place, value) in segments.into_iter().chain(others) {
         bytes[112 + place * 8..120 + place * 8].copy_from_slice(&value.to_le_bytes());
     }
     note(b"CORE", 1, &bytes)
@@ -138,8 +138,8 @@ fn a_core_tells_its_process() {
     assert_eq!(threads, [(77, 1), (78, 0)]);
     let regs = core.threads[0].regs;
     assert_eq!(
-        (regs.gpr[reg::RAX], regs.sp(), regs.rip, regs.fs_base),
-        (7, 0x7fff_0000_1100, 0x40_1234, 0x7f00_0000_0740)
+        (regs.gpr[reg::RAX], regs.sp(), regs.rip, regs.fs_base, regs.gs_base),
+        (7, 0x7fff_0000_1100, 0x40_1234, 0x7f00_0000_0740, 0x7f00_0000_0840)
     );
     let kinds: Vec<_> = core.mappings.iter().map(|mapping| (mapping.start.0, mapping.kind)).collect();
     assert_eq!(

@@ -424,6 +424,9 @@ fn words(threads: &[ThreadState], memory: &mut dyn ReadMemory) -> Vec<RootWord> 
                 words.push(RootWord { value, kind: RootKind::Register { tid, name } });
             }
         }
+        if regs.gs_base != 0 {
+            words.push(RootWord { value: regs.gs_base, kind: RootKind::Register { tid, name: "gs_base" } });
+        }
         let vectors = thread.vectors.iter().filter(|word| word.value != 0);
         words.extend(
             vectors.map(|word| RootWord { value: word.value, kind: RootKind::Register { tid, name: word.name } }),

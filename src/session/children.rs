@@ -33,8 +33,9 @@ impl Session {
         }
         if let Some(slot) = self.memory_owner_of(tid)? {
             self.stops.note_arrival(tid);
-            if let Some(process) = self.processes.get(slot) {
+            if let Some(process) = self.processes.get_mut(slot) {
                 process.let_sharer_ignore_trap(&stop.stopped);
+                process.open_trap_of_sharer(&stop.stopped);
             }
             self.add_task(slot, tid, Role::VmSharer);
             stop.slot = Some(slot);
@@ -141,6 +142,7 @@ impl Session {
         let stopped = Stopped::regained(child);
         if process.shares_memory(child)? {
             process.let_sharer_ignore_trap(&stopped);
+            process.open_trap_of_sharer(&stopped);
             self.add_task(slot, child, Role::VmSharer);
         } else {
             let copy = process.fork(parent.tid(), &stopped, &self.common)?;

@@ -279,6 +279,7 @@ impl Session {
         if let Some(process) = self.processes.get_mut(slot) {
             left = insist(|| process.leave_routine_for_good(tid, &stop.stopped));
             left = left.and(insist(|| process.leave_pad(&stop.stopped)));
+            process.close_trap_of_sharer(&stop.stopped);
             // Such a thread is detached from last, or at its next stop.
             if signal == 0
                 && (process.stays_until_last(tid, stop.status)

@@ -28,6 +28,7 @@ impl Session {
         let Some(process) = processes.get_mut(slot) else { return Ok(Action::Gone) };
         if tid != process.pid {
             // A child that had shared the memory. Its siblings' records stay.
+            process.close_trap_of_sharer(&stop.stopped);
             if self.common.settings.follow {
                 return self.follow_sharer(slot, stop, former);
             }

@@ -22,6 +22,7 @@ use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, procfs};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,12 +57,22 @@ pub(super) struct Copies {
     in_vain: u32,
     /// Whether the last one that has stopped is of these.
     is_to_be_tried_again: bool,
+    /// Threads that are still within a call that they made for us, as requests failed: see [`function::call`]. They go
+    /// on with it when they are resumed.
+    ///
+    /// [`function::call`]: crate::tracer::remote::function::call
+    within_call: BTreeSet<i32>,
 }
 
 impl Copies {
     /// Whether there is something to be done that only an interrupted thread can do.
     pub(super) const fn await_a_thread(&self) -> bool {
         !self.wanted.is_empty() || !self.dead.is_empty()
+    }
+
+    /// Whether nothing may be asked of thread `tid` at this stop, as it is still within a call made for us.
+    pub(super) fn is_within_call(&self, tid: i32) -> bool {
+        self.within_call.contains(&tid)
     }
 
     /// Nobody waits for the copy that no thread could make in this moment.
@@ -239,7 +250,7 @@ impl Process {
             match error {
                 TracerError::Overtaken { .. } if is_present => return Err(error),
                 TracerError::Overtaken { tid, status } => stops.overtake(tid, status),
-                _ => tracing::debug!("no copy is made: {error}"),
+                _ => self.note_failed_call(&error),
             }
             return Ok(None);
         }
@@ -255,12 +266,15 @@ impl Process {
                 None
             }
             Err(error) => {
-                tracing::debug!("no copy is made: {error}");
+                self.note_failed_call(&error);
                 None
             }
             Ok(made) => made,
         };
         let Some(forked) = made else { return Ok(None) };
+        if forked.is_maker_within() {
+            self.copies.within_call.insert(tid);
+        }
         let memory = forked.memory().ok().filter(|_| forked.is_whole());
         let lease = memory.map(|mut memory| {
             memory.wait_for_no_servers(self.space.memory.reader(), mappings);
@@ -273,6 +287,14 @@ impl Process {
             self.end_copy(forked.pid());
         }
         Ok(lease.map(|lease| Forming::Copy(Box::new(lease))))
+    }
+
+    /// A thread was to make a call for us, and nothing else was reported of it instead.
+    fn note_failed_call(&mut self, error: &TracerError) {
+        tracing::debug!("{error}");
+        if let TracerError::Unresponsive { tid } = *error {
+            self.copies.within_call.insert(tid);
+        }
     }
 
     fn lease(&mut self, forked: Forked, memory: TargetMemory) -> CopyLease {
@@ -289,12 +311,13 @@ impl Process {
     }
 
     /// The registers with which a thread goes on that stands where it can make a call for us: in the program's code,
-    /// not in ours.
+    /// not in ours, nor within another such call.
     fn can_call(&self, thread: &Stopped, mappings: &[Mapping]) -> Option<RawRegs> {
         let raw = thread.registers().ok()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);
         let is_the_program_s = self.space.locate(Addr(resume.0.rip)) == PcLocation::Program;
-        (is_the_program_s && copy::can_make(thread, &resume, mappings)).then_some(resume)
+        let is_free = is_the_program_s && !self.copies.is_within_call(thread.tid());
+        (is_free && copy::can_make(thread, &resume, mappings)).then_some(resume)
     }
 
     /// Kills all copies: they hold what the process is about to give up, its open files above all.
@@ -351,6 +374,8 @@ impl Process {
     /// # Errors
     /// What was reported of it instead.
     pub(super) fn see_to_copies(&mut self, thread: &Stopped, stops: &mut Stops) -> Result<()> {
+        // another stop than the one in which it failed
+        self.copies.within_call.remove(&thread.tid());
         if !self.copies.dead.is_empty() {
             self.take_statuses(thread)?;
             if !self.copies.dead.is_empty() && self.copies.tries > 0 {
@@ -381,6 +406,11 @@ impl Process {
                 Err(error @ TracerError::Filtered { .. }) => {
                     self.warn_once(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", self.pid));
                     false
+                }
+                Err(error @ TracerError::Unresponsive { .. }) => {
+                    // another thread is asked
+                    self.note_failed_call(&error);
+                    return Ok(());
                 }
                 taken => taken?,
             };

@@ -73,11 +73,13 @@ impl Process {
         stacks
     }
 
-    /// The registers with which a thread goes on that heaptrace has interrupted; None: it stands in code of ours.
+    /// The registers with which a thread goes on that heaptrace has interrupted; None: it stands in code of ours,
+    /// or in a call that it makes for us.
     fn can_be_asked(&self, thread: &Stopped) -> Option<RawRegs> {
         let raw = thread.registers().ok()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);
-        (self.space.locate(Addr(resume.0.rip)) == PcLocation::Program).then_some(resume)
+        let is_the_program_s = self.space.locate(Addr(resume.0.rip)) == PcLocation::Program;
+        (is_the_program_s && !self.copies.is_within_call(thread.tid())).then_some(resume)
     }
 
     fn signal_stack(&mut self, thread: &Stopped, resume: RawRegs) -> Result<Option<Option<Range<Addr>>>> {

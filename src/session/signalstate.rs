@@ -126,6 +126,8 @@ impl TrapMask {
 pub(super) struct SharersTraps {
     /// When it was last looked at whether a thread has our handler.
     pub(super) looked: FxHashMap<i32, Instant>,
+    /// The masks of those for which SIGTRAP was opened.
+    pub(super) opened: FxHashMap<i32, u64>,
     /// Processes that have set an action themselves.
     pub(super) own: BTreeSet<i32>,
 }

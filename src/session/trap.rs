@@ -96,6 +96,7 @@ impl Process {
                     tracing::warn!("{error}");
                     return Ok(Action::Resume(0));
                 }
+                self.close_trap_of_sharer(thread);
                 self.note_child_detached(tid);
                 Ok(Action::Detach)
             }

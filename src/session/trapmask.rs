@@ -26,7 +26,7 @@ const SAMPLE: u32 = 64;
 const MAY_BE_UNBLOCKED: u64 = bit(9) | bit(19) | bit(32) | bit(33) | SIGTRAP_BIT;
 
 /// Whether SIGTRAP must have been blocked too: all else is.
-const fn looks_forced_open(mask: u64) -> bool {
+pub(super) const fn looks_forced_open(mask: u64) -> bool {
     mask & SIGTRAP_BIT == 0 && mask | MAY_BE_UNBLOCKED == u64::MAX
 }
 
@@ -132,7 +132,7 @@ impl Process {
 
     /// Whether a thread that has hit a breakpoint, and has `mask` since, had SIGTRAP blocked before.
     fn was_blocked(&self, tid: i32, mask: u64, handler: HandlerAtTrap) -> bool {
-        if mask & SIGTRAP_BIT != 0 {
+        if mask & SIGTRAP_BIT != 0 || self.opened_for_sharer(tid) == Some(mask) {
             return false;
         }
         // The kernel resets a handler where the signal was blocked, and there only.

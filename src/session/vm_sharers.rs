@@ -3,12 +3,18 @@
 //! where their parent has it; it is taken out where such a child could notice it, and when it is detached from. Its
 //! exec takes it out, too.
 //!
+//! posix_spawn has its child begin with all signals blocked. A trap then would not reach the handler: the kernel resets
+//! it and kills the child, where heaptrace does not stand in between any more. So SIGTRAP is opened for such a child at
+//! its first stop. The C libraries take the parent's handlers out only for signals that are blocked (glibc), or that
+//! they have installed themselves (musl), and the child puts the mask of before the call back just before its exec.
+//!
 //! Where the program ignores SIGTRAP, its children have that instead, from their first stop on: what they execute
 //! inherits it.
 
 use super::process::Process;
 use super::signalstate::{NobodyLeft, SIGTRAP_BIT};
 use super::tasks::Role;
+use super::trapmask::looks_forced_open;
 use crate::tracer::disturbance::disturbance;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::Stopped;
@@ -93,6 +99,44 @@ impl Process {
         }
     }
 
+    /// The first stop of a child that shares the memory: opens SIGTRAP for it if it has the handler and blocks all
+    /// signals.
+    pub(super) fn open_trap_of_sharer(&mut self, child: &Stopped) {
+        let tid = child.tid();
+        if self.sigtrap_fallback_of_sharer(tid).is_none() {
+            return;
+        }
+        let opened = child.signal_mask().and_then(|mask| {
+            let open = mask & !SIGTRAP_BIT;
+            if mask == open || !looks_forced_open(open) {
+                return Ok(None);
+            }
+            child.set_signal_mask(open).map(|()| Some(open))
+        });
+        match opened {
+            Ok(opened) => self.signals.sharers.opened.extend(opened.map(|mask| (tid, mask))),
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+
+    /// A child for which SIGTRAP was opened is about to be let go, or has executed its program: blocks the signal again
+    /// where the mask is not another one by now.
+    pub(super) fn close_trap_of_sharer(&mut self, child: &Stopped) {
+        let Some(opened) = self.signals.sharers.opened.remove(&child.tid()) else { return };
+        let closed = child.signal_mask().and_then(|mask| match mask == opened {
+            true => child.set_signal_mask(mask | SIGTRAP_BIT),
+            false => Ok(()),
+        });
+        if let Err(error) = closed {
+            tracing::debug!("{error}");
+        }
+    }
+
+    /// The mask of a task for which SIGTRAP was opened: where it is the same since, no trap has opened it.
+    pub(super) fn opened_for_sharer(&self, tid: i32) -> Option<u64> {
+        self.signals.sharers.opened.get(&tid).copied()
+    }
+
     /// A child that shares the memory calls sigaction(2) for SIGTRAP.
     pub(super) fn note_own_action_of_sharer(&mut self, tid: i32, sets: bool) {
         if sets {
@@ -103,6 +147,7 @@ impl Process {
     /// A task has ended, or has memory of its own from now on.
     pub(super) fn forget_trap_of_sharer(&mut self, tid: i32) {
         self.signals.sharers.looked.remove(&tid);
+        self.signals.sharers.opened.remove(&tid);
         self.signals.sharers.own.remove(&tid);
     }
 

@@ -88,6 +88,8 @@ pub struct Forked {
     of: i32,
     means: Means,
     is_whole: bool,
+    /// Whether its maker is still within the call that has made it: see [`Standstill::leave_out`].
+    is_maker_within: bool,
     /// Whether its end was waited for already: its number is no longer ours to signal, and only its status is left to
     /// be taken.
     is_over: bool,
@@ -134,7 +136,8 @@ impl Forked {
         let called = if is_kept && is_over { called.and(memory.write_data(scratch, &before)) } else { called };
         let Some(child) = child else { return called.map(|()| None) };
         let known_as = ids::known_to(pid, child);
-        let mut copy = Self { pid: child, known_as, of: pid, means, is_whole: false, is_over: false };
+        let mut copy =
+            Self { pid: child, known_as, of: pid, means, is_whole: false, is_maker_within: !is_over, is_over: false };
         if let Err(error @ TracerError::Overtaken { .. }) = called {
             // what was reported of the thread instead is for who serves it
             copy.end();
@@ -185,6 +188,12 @@ impl Forked {
     /// Whether it can be read in place of the process.
     pub const fn is_whole(&self) -> bool {
         self.is_whole
+    }
+
+    /// Whether its maker is still within the call that has made it: nothing may be asked of that thread until it was
+    /// resumed.
+    pub const fn is_maker_within(&self) -> bool {
+        self.is_maker_within
     }
 
     /// Whether it has ended, and that was waited for: only its status is left to be taken.
@@ -290,11 +299,16 @@ impl Copy {
         // the number of one that is over may be another process's
         let begin = |forked: &Forked| if forked.is_over() { Watch::over() } else { Watch::begin(pid, forked.pid()) };
         let watched = |forked: Forked| Self { forked, watch: Some(begin(&forked)) };
-        match Forked::make(thread, &resume, pid, means, mappings, memory, &mut left) {
-            Err(TracerError::Overtaken { tid, status }) => {
-                still.overtake(tid, status);
-                Ok(left.map(watched))
+        let made = Forked::make(thread, &resume, pid, means, mappings, memory, &mut left);
+        match &made {
+            Ok(Some(forked)) if forked.is_maker_within => {
+                still.leave_out(&TracerError::Unresponsive { tid: thread.tid() });
             }
+            Ok(_) => {}
+            Err(error) => still.leave_out(error),
+        }
+        match made {
+            Err(TracerError::Overtaken { .. }) => Ok(left.map(watched)),
             made => Ok(made?.map(watched)),
         }
     }
@@ -360,8 +374,16 @@ pub fn left_by_others(of: i32, memory: &TargetMemory) -> Vec<Forked> {
     }
     let means = procfs::mappings(of).ok().and_then(|mappings| Means::in_memory(memory, &mappings));
     let Some(means) = means else { return Vec::new() };
-    left.map(|pid| Forked { pid, known_as: ids::known_to(of, pid), of, means, is_whole: false, is_over: true })
-        .collect()
+    left.map(|pid| Forked {
+        pid,
+        known_as: ids::known_to(of, pid),
+        of,
+        means,
+        is_whole: false,
+        is_maker_within: false,
+        is_over: true,
+    })
+    .collect()
 }
 
 /// The children of a process that are copies, and dead: of heaptraces that could not have their statuses taken.
@@ -396,8 +418,9 @@ fn taken_in(still: &Standstill, dead: &[Forked]) -> Result<()> {
             match copy.status_taken_by(thread) {
                 Ok(true) => taken = Ok(()),
                 Ok(false) => continue,
-                Err(TracerError::Overtaken { tid, status }) => {
-                    still.overtake(tid, status);
+                Err(error) if error.is_out_of_reach() => {
+                    still.leave_out(&error);
+                    taken = Err(error);
                     continue;
                 }
                 Err(error) => taken = Err(error),

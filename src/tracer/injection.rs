@@ -2,11 +2,12 @@
 //!
 //! Every call of the edge that can fail passes a point here, where it is counted. `HEAPTRACE_INJECT=panic:17` makes
 //! the seventeenth call of the tracer thread panic, `error:17` makes it fail, `abort:17` kills heaptrace in front of
-//! it, as SIGKILL does. Behind a further colon, `writes` refuses all writes through /proc/PID/mem from then on,
-//! `code` all writes to code, in whatever way; from call 0 on: from the start. `copy:stopped` has the first thread
-//! told to stop that has just made a copy of the target, `copy:killed` that copy killed, `call:killed:3` its thread
-//! killed in front of the third call that one makes for us; `call:late` has heaptrace wait for half a second in
-//! front of each such call. In builds without debug assertions none of this exists.
+//! it, as SIGKILL does. Behind a further colon, `thrice` has the next two calls fail, too, so that it does not help to
+//! repeat a request; `writes` refuses all writes through /proc/PID/mem from then on, `code` all writes to code, in
+//! whatever way; from call 0 on: from the start. `copy:stopped` has the first thread told to stop that has just made a
+//! copy of the target, `copy:killed` that copy killed, `call:killed:3` its thread killed in front of the third call
+//! that one makes for us; `call:late` has heaptrace wait for half a second in front of each such call. In builds
+//! without debug assertions none of this exists.
 
 /// What a call does to the target, as far as the injection tells calls apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +69,9 @@ mod ordered {
     #[derive(Clone, Copy, Debug)]
     struct Order {
         failure: Failure,
+        /// The first call, and the last one, that it happens at.
         at: u64,
+        until: u64,
         refused: &'static [Call],
     }
 
@@ -85,13 +88,15 @@ mod ordered {
             "abort" => Failure::Abort,
             _ => return None,
         };
-        let at = words.next()?.parse().ok()?;
-        let refused: &[Call] = match words.next() {
+        let at: u64 = words.next()?.parse().ok()?;
+        let further = words.next();
+        let until = at.saturating_add(if further == Some("thrice") { 2 } else { 0 });
+        let refused: &[Call] = match further {
             Some("writes") => &[Call::Write],
             Some("code") => &[Call::Write, Call::Poke],
             _ => &[],
         };
-        Some(Order { failure, at, refused })
+        Some(Order { failure, at, until, refused })
     }
 
     /// From now on the calls of this thread are counted.
@@ -118,7 +123,7 @@ mod ordered {
                 Failure::Error => {}
             }
         }
-        if this == order.at || (this > order.at && order.refused.contains(&call)) {
+        if (order.at..=order.until).contains(&this) || (this > order.at && order.refused.contains(&call)) {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
         Ok(())
@@ -161,7 +166,13 @@ mod ordered {
         #[test]
         fn orders_are_read() {
             let order = parse("error:12:writes").unwrap();
-            assert!(order.failure == Failure::Error && order.at == 12 && order.refused == [Call::Write]);
+            assert!(
+                order.failure == Failure::Error
+                    && (order.at, order.until) == (12, 12)
+                    && order.refused == [Call::Write]
+            );
+            let order = parse("error:12:thrice").unwrap();
+            assert!(order.at == 12 && order.until == 14 && order.refused.is_empty());
             let order = parse("panic:3").unwrap();
             assert!(order.failure == Failure::Panic && order.at == 3 && order.refused.is_empty());
             assert_eq!(parse("abort:4").map(|order| order.failure), Some(Failure::Abort));

@@ -143,9 +143,7 @@ pub fn signal_stacks(
         match ask(thread, &resume, means, memory) {
             Ok(stack) => stacks.extend(stack.map(|stack| (thread.tid(), stack))),
             Err(error) => {
-                if let TracerError::Overtaken { tid, status } = error {
-                    still.overtake(tid, status);
-                }
+                still.leave_out(&error);
                 tracing::debug!("thread {} is not asked for its signal stack: {error}", thread.tid());
             }
         }

@@ -66,7 +66,7 @@ impl RawRegs {
         gpr[reg::R13] = r.r13;
         gpr[reg::R14] = r.r14;
         gpr[reg::R15] = r.r15;
-        Regs { gpr, rip: r.rip, rflags: r.eflags, fs_base: r.fs_base }
+        Regs { gpr, rip: r.rip, rflags: r.eflags, fs_base: r.fs_base, gs_base: r.gs_base }
     }
 
     /// Whether the thread has entered a system call, and not come back from it.

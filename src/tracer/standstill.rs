@@ -9,7 +9,7 @@ use super::status::{Event, WaitStatus};
 use super::undisturbed::{Resumer, WithoutTerminalStops};
 use super::{Result, TracerError, injection, procfs, seize, timedwait};
 use crate::arch::xsave::VectorWord;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -122,11 +122,13 @@ pub struct Standstill {
     /// With what each has stopped for.
     stopped: Vec<(Stopped, Cell<WaitStatus>)>,
     missing: BTreeSet<i32>,
+    /// Those that are still within a function that was called in them for us: see [`Self::leave_out`].
+    within: RefCell<BTreeSet<i32>>,
 }
 
 impl Standstill {
     fn begin(pid: i32) -> Result<Self> {
-        let mut still = Self { pid, stopped: Vec::new(), missing: BTreeSet::new() };
+        let mut still = Self { pid, stopped: Vec::new(), missing: BTreeSet::new(), within: RefCell::default() };
         let seized = seize::seize_all(pid)?;
         timedwait::prepare(seized.iter().map(|task| task.tid));
         for task in seized {
@@ -194,7 +196,7 @@ impl Standstill {
     /// The threads that sleep in a system call, which they will make once more, and would be woken from by a signal;
     /// with the registers with which they make it.
     pub fn sleepers(&self) -> impl Iterator<Item = (&Stopped, RawRegs)> {
-        self.stopped.iter().filter(|(_, status)| status.get() == WaitStatus::EventStop).filter_map(|(stopped, _)| {
+        self.interrupted().filter_map(|stopped| {
             let again = stopped.registers().ok()?.repeating_system_call()?;
             Some((stopped, again))
         })
@@ -203,22 +205,44 @@ impl Standstill {
     /// The threads that can make a call for us: all but those that have stopped for a signal. With the registers with
     /// which they go on.
     pub fn callers(&self) -> impl Iterator<Item = (&Stopped, RawRegs)> {
-        self.stopped.iter().filter(|(_, status)| status.get() == WaitStatus::EventStop).filter_map(|(stopped, _)| {
+        self.interrupted().filter_map(|stopped| {
             let raw = stopped.registers().ok()?;
             Some((stopped, raw.repeating_system_call().unwrap_or(raw)))
         })
     }
 
-    /// The threads that have stopped because we have interrupted them, or as somebody has stopped their process.
-    pub fn told_to_stop(&self) -> impl Iterator<Item = &Stopped> {
-        let is_told = |status: WaitStatus| matches!(status, WaitStatus::EventStop | WaitStatus::GroupStop(_));
-        self.stopped.iter().filter(move |(_, status)| is_told(status.get())).map(|(stopped, _)| stopped)
+    /// The threads that have stopped because we have interrupted them, and are not within a function called for us.
+    fn interrupted(&self) -> impl Iterator<Item = &Stopped> {
+        self.told_to_stop_for(|status| status == WaitStatus::EventStop)
     }
 
-    /// This was reported of a thread while it made a call for us: it goes on with that.
-    pub fn overtake(&self, tid: i32, by: WaitStatus) {
-        if let Some((_, status)) = self.stopped.iter().find(|(stopped, _)| stopped.tid() == tid) {
-            status.set(by);
+    fn told_to_stop_for(&self, is_wanted: impl Fn(WaitStatus) -> bool) -> impl Iterator<Item = &Stopped> {
+        let stopped = self.stopped.iter().filter(move |(_, status)| is_wanted(status.get()));
+        stopped.map(|(stopped, _)| stopped).filter(|stopped| !self.is_within(stopped.tid()))
+    }
+
+    fn is_within(&self, tid: i32) -> bool {
+        self.within.borrow().contains(&tid)
+    }
+
+    /// The threads that have stopped because we have interrupted them, or as somebody has stopped their process.
+    pub fn told_to_stop(&self) -> impl Iterator<Item = &Stopped> {
+        self.told_to_stop_for(|status| matches!(status, WaitStatus::EventStop | WaitStatus::GroupStop(_)))
+    }
+
+    /// A thread that made a call for us failed so. Where something else was reported of it
+    /// ([`TracerError::Overtaken`]), it goes on with that. Where it is still within the call
+    /// ([`TracerError::Unresponsive`]), its registers are not those that it goes on with: nothing is asked of it any
+    /// more, and it is let go as it is.
+    pub fn leave_out(&self, error: &TracerError) {
+        match *error {
+            TracerError::Overtaken { tid, status: by } => {
+                if let Some((_, status)) = self.stopped.iter().find(|(stopped, _)| stopped.tid() == tid) {
+                    status.set(by);
+                }
+            }
+            TracerError::Unresponsive { tid } => drop(self.within.borrow_mut().insert(tid)),
+            _ => {}
         }
     }
 
@@ -237,6 +261,7 @@ impl Standstill {
     fn end(self) {
         // what takes a moment of its own comes when the others run
         let mut last = Vec::new();
+        let within = self.within.into_inner();
         for (stopped, status) in self.stopped {
             let tid = stopped.tid();
             let signal = match status.get() {
@@ -245,7 +270,7 @@ impl Standstill {
                     let_child_go(&stopped, self.pid);
                     0
                 }
-                WaitStatus::EventStop => {
+                WaitStatus::EventStop if !within.contains(&tid) => {
                     if let Err(error) = stopped.restart_interrupted_call() {
                         tracing::debug!("{error}");
                     }

@@ -6,6 +6,7 @@ use crate::support::program::Program;
 use crate::support::running::{Ended, Running};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -103,7 +104,7 @@ fn killed_while_threads_execute() {
 
 /// A process that executes others all the time, by a child that shares its memory until it does: heaptrace is killed at
 /// any moment of that, and the next one comes before its guardian has gone. The process lives, and so do the children
-/// of vfork; what README says of those of posix_spawn is left out.
+/// of vfork; those of posix_spawn that heaptrace has not met yet are left out, as README says.
 fn killed_while_it_starts_others(engine: &str, rounds: u32) {
     let mut target = Program::fixture("starts_others").start();
     let pid: i32 = target.value("ready").parse().unwrap();
@@ -136,6 +137,83 @@ fn killed_while_a_process_starts_others_by_vfork_and_posix_spawn() {
 #[test]
 fn killed_while_a_process_starts_others_by_vfork_and_posix_spawn_with_the_jump_engine() {
     killed_while_it_starts_others("jump", 20);
+}
+
+/// The child of posix_spawn in the fixture `spawn_waits`, which waits to open its FIFO.
+fn waiting_child(pid: i32) -> i32 {
+    let mut found = None;
+    procfs::wait_until("the child waits", || {
+        found = procfs::children(pid).first().copied().filter(|child| procfs::state(*child) == Some('S'));
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// For how long a process has run, in ticks of 10 ms.
+fn ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(fields[11].parse::<u64>().ok()? + fields[12].parse::<u64>().ok()?)
+}
+
+/// Kills heaptrace while a child of posix_spawn is on its way to a breakpoint, where it waits for the guardian, which
+/// takes its time.
+fn killed_before_a_child_executes(options: &[&str]) {
+    let program = Program::fixture("spawn_waits");
+    let gate = program.outside("gate");
+    let program = program.args([OsStr::new("none"), gate.as_os_str()]);
+    let mut running = program.start_traced(options);
+    let pid: i32 = running.value("ready").parse().unwrap();
+    let child = waiting_child(pid);
+    let guardian = guardian_of(running.pid());
+    kill(Pid::from_raw(guardian), Signal::SIGSTOP).unwrap();
+    procfs::wait_until("the guardian is stopped", || procfs::state(guardian) == Some('T'));
+    running.signal(Signal::SIGKILL);
+    procfs::wait_until("the program is let go", || procfs::tracer_of(pid) == 0);
+    let before = ticks(child).unwrap();
+    drop(std::fs::OpenOptions::new().write(true).open(&gate).unwrap());
+    procfs::wait_until("the child stands at a breakpoint, or has died", || {
+        procfs::state(child).is_none_or(|state| state == 'Z') || ticks(child).is_none_or(|ticks| ticks > before + 5)
+    });
+    kill(Pid::from_raw(guardian), Signal::SIGCONT).unwrap();
+    assert_eq!(running.line(), "SigBlk:\t0000000000000000", "{options:?}");
+    assert_eq!(running.line(), "status 0", "{options:?}");
+    running.assert_killed();
+}
+
+/// Such a child begins with all signals blocked, so that the first trap that nobody serves would kill it.
+#[test]
+fn a_child_of_posix_spawn_waits_for_the_guardian() {
+    for options in SPAWNING {
+        killed_before_a_child_executes(options);
+    }
+}
+
+const SPAWNING: [&[&str]; 3] = [&["--engine", "trap"], &["--engine", "trap", "-f"], &["--engine", "jump"]];
+
+/// What such a child executes has the mask that it has without heaptrace.
+#[test]
+fn a_program_that_posix_spawn_starts_has_its_mask() {
+    for blocked in ["none", "all"] {
+        let told = |options: Option<&[&str]>| {
+            let program = Program::fixture("spawn_waits");
+            let gate = program.outside("gate");
+            let program = program.args([OsStr::new(blocked), gate.as_os_str()]);
+            let mut running = match options {
+                Some(options) => program.start_traced(options),
+                None => program.start(),
+            };
+            waiting_child(running.value("ready").parse().unwrap());
+            drop(std::fs::OpenOptions::new().write(true).open(&gate).unwrap());
+            let lines = [running.line(), running.line()];
+            running.wait().success();
+            lines
+        };
+        let expected = told(None);
+        for options in SPAWNING {
+            assert_eq!(told(Some(options)), expected, "{blocked}, {options:?}");
+        }
+    }
 }
 
 /// In the first moments of an attach a thread runs into probes all the time: no probe may stand before our handler for

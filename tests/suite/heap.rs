@@ -16,6 +16,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 /// From 2.42 on: threads keep large blocks, too, such with mappings of their own among them.
 const LARGE_CACHES: &str = "glibc.malloc.tcache_max=1000000";
@@ -446,21 +447,33 @@ fn trim_is_called_at_safe_moments_only() {
 /// More calls than heaptrace makes to look at a heap.
 const MOST_CALLS: usize = 200_000;
 
-/// Runs heaptrace until it is let to its end, with each failure at each so many-th of its calls. `check` looks at the process after each.
-fn break_off(options: &[&str], pid: i32, step: usize, mut check: impl FnMut(&str)) {
-    for failure in ["abort", "error"] {
+/// heaptrace waits for two minutes for a function that it has a thread call.
+const LONGEST_STAND: Duration = Duration::from_secs(60);
+
+/// What `HEAPTRACE_INJECT` says before and after the number of a call: heaptrace is killed there, or the call fails.
+const AT_ONCE: [(&str, &str); 2] = [("abort", ""), ("error", "")];
+
+/// It fails so often that it does not help to repeat it.
+const IN_VAIN: [(&str, &str); 1] = [("error", ":thrice")];
+
+/// Runs heaptrace until it is let to its end, with each of these failures at each so many-th of its calls. `check`
+/// looks at the process after each.
+fn break_off(failures: &[(&str, &str)], options: &[&str], pid: i32, step: usize, mut check: impl FnMut(&str)) {
+    for (failure, further) in failures {
         let mut is_over = false;
         for call in (1..MOST_CALLS).step_by(step) {
-            let order = format!("{failure}:{call}");
+            let order = format!("{failure}:{call}{further}");
+            let began = Instant::now();
             let output = Command::new(HEAPTRACE)
                 .args([options, &["--json", &pid.to_string()]].concat())
                 .env("HEAPTRACE_INJECT", &order)
                 .output()
                 .unwrap();
+            assert!(began.elapsed() < LONGEST_STAND, "{order}: it waited for the process");
             procfs::assert_left_as_it_was(pid);
             check(&order);
             // an error may be of no weight
-            is_over = output.status.success() && (failure == "abort" || call > 300);
+            is_over = output.status.success() && (*failure == "abort" || call > 300);
             if is_over {
                 break;
             }
@@ -475,7 +488,7 @@ fn trim_that_is_broken_off_does_no_harm() {
     let program = Program::fixture("copied");
     let mut running = program.start();
     let pid: i32 = running.value("ready").parse().unwrap();
-    break_off(&["heap", "--trim"], pid, 19, |order| {
+    break_off(&AT_ONCE, &["heap", "--trim"], pid, 19, |order| {
         running.send("well");
         assert_eq!(running.line(), "well", "{order}");
     });
@@ -484,7 +497,7 @@ fn trim_that_is_broken_off_does_no_harm() {
     // while it is at work
     let program = Program::fixture("heap_of");
     let (mut running, pid, _) = start(&program);
-    break_off(&["heap", "--trim"], pid, 1499, |order| {
+    break_off(&AT_ONCE, &["heap", "--trim"], pid, 1499, |order| {
         running.send("well");
         assert_eq!(running.line(), "well", "{order}");
     });
@@ -537,15 +550,34 @@ fn what_cant_be_copied_is_read_where_it_is() {
     running.wait().success();
 }
 
+fn assert_no_copy_lives(pid: i32, order: &str) {
+    let lives = |child: &i32| procfs::state(*child).is_some_and(|state| state != 'Z');
+    procfs::wait_until(&format!("{order}: no copy lives"), || !children(pid).iter().any(lives));
+}
+
+/// A thread that is left within a call made for heaptrace, as its requests failed however often it made them, is asked
+/// nothing more while the process stands: `leaks` would have it make a copy when it has told of its signal stack.
+#[test]
+fn a_thread_within_a_call_is_not_asked_for_another() {
+    let mut running = Program::fixture("copied").start();
+    let pid: i32 = running.value("ready").parse().unwrap();
+    break_off(&IN_VAIN, &["leaks"], pid, 5, |order| {
+        assert_no_copy_lives(pid, order);
+        running.send("well");
+        assert_eq!(running.line(), "well", "{order}");
+    });
+    running.feed(b"");
+    running.wait().success();
+}
+
 /// At whatever moment heaptrace is killed, or fails: no copy lives on, and the program goes on.
 #[test]
 fn a_copy_that_is_broken_off_does_no_harm() {
     let program = Program::fixture("copied");
     let mut running = program.start();
     let pid: i32 = running.value("ready").parse().unwrap();
-    break_off(&["heap"], pid, 11, |order| {
-        let lives = |child: &i32| procfs::state(*child).is_some_and(|state| state != 'Z');
-        procfs::wait_until(&format!("{order}: no copy lives"), || !children(pid).iter().any(lives));
+    break_off(&AT_ONCE, &["heap"], pid, 11, |order| {
+        assert_no_copy_lives(pid, order);
         running.send("well");
         assert_eq!(running.line(), "well", "{order}");
     });

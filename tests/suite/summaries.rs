@@ -87,6 +87,32 @@ fn missing_names_lead_to_a_package() {
     assert!(!summary.contains("Without symbols") && summary.contains(" places"), "{summary}");
 }
 
+/// The lists of packages are read only where something shows what they say. Here they lie in a folder of the run's own,
+/// whose time of access tells.
+#[test]
+fn lists_of_packages_are_read_only_where_their_answer_is_shown() {
+    const SCRIPT: &str = r#"
+        mount -t tmpfs -o strictatime lists /var/lib
+        mkdir -p /var/lib/dpkg/info
+        touch /var/lib/dpkg/info/some.list
+        touch -a -d @1 /var/lib/dpkg/info
+        "$@" > /dev/null
+        stat -c %X /var/lib/dpkg/info
+    "#;
+    let target = fixtures::program_with("alike", &["-g0"]);
+    let is_read = |options: &[&str]| {
+        let program = Program::new("unshare").args(["--user", "--map-root-user", "--mount", "--propagation=private"]);
+        let program = program.args(["sh", "-ec", SCRIPT, "sh", env!("CARGO_BIN_EXE_heaptrace")]).args(options);
+        program.args([target.as_os_str()]).plain().success().text() != "1\n"
+    };
+    for shows in [&["run", "-o", "x.json"][..], &["run", "-q", "-o", "x.txt"], &["run", "-q", "-o", "x.html"]] {
+        assert!(is_read(shows), "{shows:?}");
+    }
+    for shows_not in [&["run", "-q", "-o", "x.json"][..], &["run", "-q", "-o", "x.pb.gz"]] {
+        assert!(!is_read(shows_not), "{shows_not:?}");
+    }
+}
+
 /// "Build it with -g" helps who has not: the libraries in a static program have no lines in any case.
 #[test]
 fn only_a_program_without_lines_is_to_be_built_with_them() {

@@ -118,6 +118,7 @@ impl Stopped {
             rip: r.rip,
             rflags: r.eflags,
             fs_base: r.fs_base,
+            gs_base: r.gs_base,
         }
     }
 

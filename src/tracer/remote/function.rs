@@ -89,8 +89,9 @@ pub fn has_room(resume: &RawRegs, mappings: &[Mapping]) -> bool {
 /// # Errors
 /// [`TracerError::Filtered`] if there is a filter of system calls that it may meet ([`Filters`]): functions make some,
 /// too. Any failure of a ptrace request; [`TracerError::Overtaken`] if it ends or faults instead;
-/// [`TracerError::Unresponsive`] if the function takes too long: the thread then goes on by itself when it has
-/// returned.
+/// [`TracerError::Unresponsive`] if the function takes too long, or requests failed however often they were made: the
+/// thread is still within the function, and goes on by itself when that has returned. Nothing else may be asked of it
+/// until it was let go.
 pub fn call(
     thread: &Stopped,
     resume: &RawRegs,
@@ -119,20 +120,25 @@ pub fn call(
     changed.0.rax = function.rax;
     changed.0.orig_rax = u64::MAX;
     changed.0.eflags &= !DIRECTION;
-    thread.set_registers(&changed)?;
-    thread.set_signal_mask(u64::MAX)?;
     let back = Back { resume, mask, state: &state, filters: function.filters };
-    let ran = run(thread, at.add(8), &back, child);
+    insist(|| thread.set_registers(&changed))?;
+    // after the registers: with them the thread has a way back to its mask
+    let ran = insist(|| thread.set_signal_mask(u64::MAX)).and_then(|()| run(thread, at.add(8), &back, child));
     match &ran {
         // it goes on by itself when the function has returned
         Err(TracerError::Unresponsive { .. }) => return ran,
-        Err(_) => back.give(thread)?,
+        Err(_) => back.give(thread).map_err(|error| within(tid, error))?,
         Ok(()) => {}
     }
     if kept {
         memory.write_data(at, &before)?;
     }
     ran
+}
+
+/// What comes of a request that failed while thread `tid` is within the function.
+fn within(tid: i32, error: TracerError) -> TracerError {
+    if error.is_out_of_reach() { error } else { TracerError::Unresponsive { tid } }
 }
 
 /// With what a thread goes on afterwards.
@@ -165,7 +171,7 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
     let mut is_back = false;
     insist(|| thread.run_to_system_call())?;
     // From here on it is within the function, and may hold a lock of it: whatever fails, it goes on by itself.
-    let goes_on = |error: TracerError| if error.is_out_of_reach() { error } else { TracerError::Unresponsive { tid } };
+    let goes_on = |error| within(tid, error);
     loop {
         if began.elapsed() > PATIENCE {
             return Err(TracerError::Unresponsive { tid });
@@ -191,15 +197,11 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
             }
             WaitStatus::EventStop | WaitStatus::GroupStop(_) => {}
             WaitStatus::Event(Event::Clone | Event::Fork | Event::Vfork) => {
-                // The kernel will write the call's answer over whatever registers are given here: after a failure the
-                // thread goes on by itself.
-                let on = thread.event_message().and_then(|message| {
-                    *child = i32::try_from(message).ok();
-                    child.iter().for_each(|child| injection::at_child(tid, *child));
-                    thread.run_to_system_call()
-                });
-                on.map_err(|_| TracerError::Unresponsive { tid })?;
-                continue;
+                // The kernel will write the call's answer over whatever registers are given here: where no repetition
+                // helps, the thread goes on by itself.
+                let message = insist(|| thread.event_message()).map_err(goes_on)?;
+                *child = i32::try_from(message).ok();
+                child.iter().for_each(|child| injection::at_child(tid, *child));
             }
             status => return Err(TracerError::Overtaken { tid, status }),
         }

@@ -112,6 +112,7 @@ impl Machine {
             rip: r.rip,
             rflags: r.eflags,
             fs_base: r.fs_base,
+            gs_base: r.gs_base,
         }
     }
 
@@ -137,7 +138,7 @@ impl Machine {
             rip: regs.rip,
             eflags: regs.rflags,
             fs_base: regs.fs_base,
-            gs_base: DATA_HIGH + 1024,
+            gs_base: regs.gs_base,
             orig_rax: u64::MAX,
             ..self.initial
         };

@@ -56,7 +56,7 @@ impl Random {
     }
 
     pub fn regs(&mut self) -> Regs {
-        let mut regs = Regs { rip: CODE, fs_base: DATA_LOW + 512, ..Regs::default() };
+        let mut regs = Regs { rip: CODE, fs_base: DATA_LOW + 512, gs_base: DATA_HIGH + 1024, ..Regs::default() };
         for gpr in &mut regs.gpr {
             *gpr = if self.chance(60) { self.pointer() } else { self.value() };
         }

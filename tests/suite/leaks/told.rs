@@ -92,6 +92,8 @@ fn pointers_that_the_kernel_holds() {
         same("data_of_epoll", REACHABLE),
         same("below_data", REACHABLE),
         same("data_taken_from_epoll", DEFINITE),
+        same("base_of_gs", REACHABLE),
+        same("replaced_base_of_gs", DEFINITE),
     ];
     let program = fixture("kernel_held");
     let checked = assert_ours(&program, &expected);
