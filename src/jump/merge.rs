@@ -250,13 +250,26 @@ impl Merge {
         Next::Enough
     }
 
-    /// The ring with the smallest key, and the smallest key of all others with its ring.
+    /// The ring with the smallest key, and the smallest key of all others with its ring; of equal keys that of the ring
+    /// that comes first. With many threads each record needs this: one pass, without branches that depend on the keys.
     #[inline]
     fn smallest(&self) -> Option<(usize, Option<(u64, usize)>)> {
-        let keys = |(at, ring): (usize, &Ring)| ring.key.map(|key| (key, at));
-        let (_, at) = self.rings.iter().enumerate().filter_map(keys).min()?;
-        let others = self.rings.iter().enumerate().filter(|(other, _)| *other != at).filter_map(keys).min();
-        Some((at, others))
+        const NONE: (u64, usize) = (u64::MAX, usize::MAX);
+        let (mut least, mut other) = (NONE, NONE);
+        for this in self.rings.iter().enumerate().map(|(at, ring)| (ring.key.unwrap_or(u64::MAX), at)) {
+            let is_least = this.0 < least.0;
+            let is_other = this.0 < other.0;
+            other = if is_least {
+                least
+            } else if is_other {
+                this
+            } else {
+                other
+            };
+            least = if is_least { this } else { least };
+        }
+        let found = |(key, at): (u64, usize)| (at != NONE.1).then_some((key, at));
+        found(least).map(|(_, at)| (at, found(other)))
     }
 
     /// Passes over numbers that have not come, up to the first record that waits.
@@ -289,7 +302,8 @@ impl Ring {
     }
 
     fn peek<S: Shared + ?Sized>(&self, shared: &S) -> Option<u64> {
-        (self.taken != self.second).then(|| shared.word(self.at() + RECORD_KEY))
+        // no key is the largest number, but the program may write there
+        (self.taken != self.second).then(|| shared.word(self.at() + RECORD_KEY).min(u64::MAX - 1))
     }
 
     /// Reads the next record and gives its place back. None if it is none.
