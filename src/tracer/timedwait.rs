@@ -28,8 +28,10 @@ use std::mem::ManuallyDrop;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// So long the clock of a CPU is known by one look at it: it does not count what a hypervisor takes.
+/// So long one look at the clock of a CPU will do, while threads of the target may stand, and before. That clock does
+/// not count what a hypervisor and interrupts take: all that has passed since the look may be such time.
 const CLOCK_IS_KNOWN: Duration = Duration::from_millis(50);
+const CLOCK_IS_KNOWN_BEFORE: Duration = Duration::from_millis(5);
 
 /// So long heaptrace waits for the clock of a CPU, on which a thread of ours has to run for that: while threads of the
 /// target may stand, and before. Somebody's real-time thread may leave it no time at all: then heaptrace does not ask
@@ -99,7 +101,7 @@ pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
                 && timed_call(tid).is_some()
             {
                 for cpu in cpus_of(tid).unwrap_or_else(|| vec![cpu]) {
-                    let _ = noted.clocks.now(cpu, CLOCK_PATIENCE_BEFORE);
+                    let _ = noted.clocks.now(cpu, CLOCK_IS_KNOWN_BEFORE, CLOCK_PATIENCE_BEFORE);
                 }
             }
         }
@@ -244,7 +246,7 @@ fn look(tid: i32, cpu: usize, clocks: &mut Clocks) -> Option<Asleep> {
         (memory.read_uncached(Addr(at), &mut bytes) == bytes.len()).then_some(bytes)
     })?;
     let scheduled = Scheduled::of(tid)?;
-    let now = clocks.now(cpu, CLOCK_PATIENCE)?;
+    let now = clocks.now(cpu, CLOCK_IS_KNOWN, CLOCK_PATIENCE)?;
     let at = Instant::now();
     let seen = Instant::now();
     // it has not run since, so all that was read is of the same sleep
@@ -297,18 +299,16 @@ impl Scheduled {
 }
 
 impl Clocks {
-    /// The clock of a CPU now, in ns. Where the CPU is too busy to tell it within `patience`, what it showed when it
-    /// was known last: a wait is then taken to have lasted less long than it has, never longer. None if it was never
-    /// known.
-    fn now(&mut self, cpu: usize, patience: Duration) -> Option<i64> {
+    /// What the clock of a CPU shows now at least, in ns: what it showed when it was looked at last, if that was no
+    /// longer ago than `known_for`, or where the CPU is too busy to tell it within `patience`. So a wait is taken to
+    /// have lasted less long than it has, never longer. None if the clock was never known.
+    fn now(&mut self, cpu: usize, known_for: Duration, patience: Duration) -> Option<i64> {
         let known = self.known.get(&cpu).copied();
-        if let Some((ahead, at)) = known
-            && at.elapsed() < CLOCK_IS_KNOWN
-        {
-            return Some(ours() + ahead);
-        }
         let older =
             known.map(|(ahead, at)| ours() + ahead - i64::try_from(at.elapsed().as_nanos()).unwrap_or(i64::MAX));
+        if known.is_some_and(|(_, at)| at.elapsed() < known_for) {
+            return older;
+        }
         if self.failed.get(&cpu).is_some_and(|failed| failed.elapsed() < CLOCK_PAUSE) {
             return older;
         }
@@ -378,7 +378,8 @@ mod tests {
         assert!(!asleep.leads_straight_to(&asleep), "it has not stopped");
     }
 
-    /// The clock of a CPU that leaves no time to ask for it shows what it showed last.
+    /// The clock of a CPU that leaves no time to ask for it, or that was asked for a moment ago, shows what it showed
+    /// then: what has passed since a hypervisor may have taken.
     #[test]
     fn a_clock_that_can_not_be_asked_for_shows_what_it_showed() {
         let nowhere = 1_000_000;
@@ -387,12 +388,13 @@ mod tests {
         let known = |age| HashMap::from([(nowhere, (ahead, Instant::now().checked_sub(age).unwrap()))]);
         // how far it seems ahead of ours now, in halves of a second, a little less
         let ask = |mut clocks: Clocks| {
-            let now = clocks.now(nowhere, Duration::ZERO)?;
+            let now = clocks.now(nowhere, Duration::from_secs(5), Duration::ZERO)?;
             Some((now - ours()).div_euclid(500_000_000))
         };
         let failed = HashMap::from([(nowhere, Instant::now())]);
         assert_eq!(ask(Clocks { known: known(Duration::ZERO), ..Clocks::default() }), Some(99));
         assert_eq!(ask(Clocks { known: known(age), ..Clocks::default() }), Some(85));
+        assert_eq!(ask(Clocks { known: known(Duration::from_secs(3)), ..Clocks::default() }), Some(93));
         assert_eq!(ask(Clocks { known: known(age), failed: failed.clone() }), Some(85));
         assert_eq!(ask(Clocks { known: HashMap::new(), failed }), None);
     }
@@ -412,7 +414,8 @@ mod tests {
         let fell_asleep = began.elapsed();
         std::thread::sleep(Duration::from_millis(200));
         let since = Scheduled::of(tid).unwrap().since;
-        let now = Clocks::default().now(state_and_cpu(tid).unwrap().1, CLOCK_PATIENCE_BEFORE).unwrap();
+        let cpu = state_and_cpu(tid).unwrap().1;
+        let now = Clocks::default().now(cpu, CLOCK_IS_KNOWN, CLOCK_PATIENCE_BEFORE).unwrap();
         let slept = Duration::from_nanos(u64::try_from(now - since).unwrap());
         assert!(slept <= began.elapsed() + Duration::from_millis(1), "{slept:?} of {:?}", began.elapsed());
         assert!(slept + fell_asleep >= Duration::from_millis(150), "{slept:?}");

@@ -72,11 +72,11 @@ fn killed_at_an_exec(threads: &str, rounds: u32) {
     let (mut target, pid) = start("exec_loop", &[threads, "0"]);
     for round in 0..crate::suite::rounds(rounds) {
         let tracer = Program::new("/bin/true");
-        let attached = tracer.start_attached(&[], pid);
+        let mut attached = tracer.start_attached(&[], pid);
         // in every other round as soon as it can be: the image that it attaches to is one that has just begun
         match round % 2 {
             0 => procfs::wait_until_answered(pid),
-            _ => procfs::wait_until("it is traced", || procfs::tracer_of(pid) != 0),
+            _ => attached.wait_until("its program is traced", || procfs::tracer_of(pid) != 0),
         }
         let guardian = guardian_of(attached.pid());
         // at another moment each time
