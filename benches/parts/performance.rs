@@ -26,7 +26,7 @@ its start and end, is in the last column.";
 const RUNS: &str = "
 ## Whole runs
 
-Start and end of the tool included, which are 0.1 to 0.2 s of each; the middle one of three runs. python3 has
+Start and end of the tool included: of heaptrace some 0.05 s, of heaptrack 0.2 s. The middle one of three runs. python3 has
 PYTHONMALLOC=malloc. What was added, as a part of what heaptrack has added, is the middle one of the turns.";
 
 const HELD: &str = "
