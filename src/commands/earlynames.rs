@@ -5,6 +5,7 @@ use crate::cli::ProfileOptions;
 use crate::event::Generation;
 use crate::naming::EarlyNames;
 use crate::session::{NearEnd, Settings};
+use crate::tracer::limits;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, JoinHandle};
 
@@ -28,7 +29,7 @@ impl EarlyLook {
             && settings.leak_scan.is_none()
             && settings.generation == Generation::default()
             && destinations.series().is_none();
-        if !options.symbolize || !is_whole || destinations.asks_servers() {
+        if limits::is_address_space_limited() || !options.symbolize || !is_whole || destinations.asks_servers() {
             return Self::None;
         }
         let (hears, told) = channel();

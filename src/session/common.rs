@@ -10,6 +10,7 @@ use crate::jump::sampling;
 use crate::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::libunwind::Libunwind;
+use crate::tracer::limits;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -41,6 +42,9 @@ impl Common {
     /// tables, and the distances that the jump engine draws where it samples. Who needs one that is not made yet waits
     /// for it, or makes it: so it does no harm if there is no thread to be had.
     pub(super) fn make_ahead(&self) {
+        if limits::is_address_space_limited() {
+            return;
+        }
         let samples = self.settings.sample_interval > 0 && self.settings.jump != Promotion::Never;
         let make = move || {
             step::make_tables();

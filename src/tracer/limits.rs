@@ -89,15 +89,24 @@ fn of_control_groups() -> Option<u64> {
     left.min()
 }
 
-/// What `ulimit -v` leaves.
-fn of_address_space() -> Option<u64> {
+/// Whether `ulimit -v` is set. Then threads that do no more than save time are not started: the C library ends
+/// heaptrace where a new one finds no memory to note its destructors in (`__cxa_thread_atexit_impl` of glibc).
+pub fn is_address_space_limited() -> bool {
+    limit_of_address_space().is_some()
+}
+
+fn limit_of_address_space() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a valid place.
-    if unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
-        return None;
-    }
+    let failed = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } != 0;
+    (!failed && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// What `ulimit -v` leaves.
+fn of_address_space() -> Option<u64> {
+    let limit = limit_of_address_space()?;
     let used = std::fs::read_to_string("/proc/self/status").ok().and_then(|text| kib_of(&text, "VmSize:"))?;
-    Some(limit.rlim_cur.saturating_sub(used))
+    Some(limit.saturating_sub(used))
 }
 
 /// Address space that is kept for the moment when there is no more. Letting go of the target needs far less; the symbol

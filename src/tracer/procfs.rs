@@ -43,13 +43,21 @@ pub(super) fn unreadable(tid: i32, path: String, source: std::io::Error) -> Trac
 ///
 /// # Errors
 /// It can't be read. [`TracerError::Died`] also if the task has ended and nobody has taken its status yet: the kernel
-/// then shows an empty file (`m_start` of fs/proc/task_mmu.c). That does not say that the process has no memory.
+/// then shows an empty file (`m_start` of fs/proc/task_mmu.c). That does not say that the process has no memory. The
+/// same is shown once where the task executes another program between opening and reading: the file is of the memory
+/// that it had.
 pub fn maps(tid: i32) -> Result<Vec<u8>> {
-    match read(tid, "maps") {
-        Ok(text) if text.is_empty() => Err(TracerError::Died { tid }),
-        read => read,
+    for _ in 0..LOOKS {
+        let text = read(tid, "maps")?;
+        if !text.is_empty() {
+            return Ok(text);
+        }
     }
+    Err(TracerError::Died { tid })
 }
+
+/// So often is looked at a task that seems to have ended: one that lives has executed another program meanwhile.
+const LOOKS: u32 = 3;
 
 /// The mappings of the live task `tid`, of which there is at least one.
 ///
@@ -115,9 +123,17 @@ pub fn through_any<T>(
         if !lives() {
             continue;
         }
-        match look(tid) {
-            Err(error) if error.is_out_of_reach() || !lives() => tracing::debug!("task {tid} has ended: {error}"),
-            seen => return seen,
+        for left in (0..LOOKS).rev() {
+            match look(tid) {
+                Err(error) if error.is_out_of_reach() && left > 0 && lives() => {
+                    tracing::debug!("task {tid} is looked at once more: {error}");
+                }
+                Err(error) if error.is_out_of_reach() || !lives() => {
+                    tracing::debug!("task {tid} has ended: {error}");
+                    break;
+                }
+                seen => return seen,
+            }
         }
     }
     Err(TracerError::Died { tid: pid })
@@ -614,6 +630,13 @@ mod tests {
             Err(TracerError::Task { operation: "look at", tid, source })
         };
         assert!(matches!(through_any(pid, tids(), refused), Err(TracerError::Task { tid, .. }) if tid == pid));
+        // one that executes another program meanwhile seems to have ended once
+        let mut left = LOOKS;
+        let executes = |tid| {
+            left -= 1;
+            if left > 0 { died(tid) } else { Ok(tid) }
+        };
+        assert_eq!(through_any(pid, [pid], executes).unwrap(), pid);
     }
 
     #[test]
