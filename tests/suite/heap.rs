@@ -555,13 +555,11 @@ fn assert_no_copy_lives(pid: i32, order: &str) {
     procfs::wait_until(&format!("{order}: no copy lives"), || !children(pid).iter().any(lives));
 }
 
-/// A thread that is left within a call made for heaptrace, as its requests failed however often it made them, is asked
-/// nothing more while the process stands: `leaks` would have it make a copy when it has told of its signal stack.
-#[test]
-fn a_thread_within_a_call_is_not_asked_for_another() {
+/// A program of which `command` makes a copy goes on, and no copy lives, wherever the command fails so.
+fn goes_on_though_broken_off(failures: &[(&str, &str)], command: &str, step: usize) {
     let mut running = Program::fixture("copied").start();
     let pid: i32 = running.value("ready").parse().unwrap();
-    break_off(&IN_VAIN, &["leaks"], pid, 5, |order| {
+    break_off(failures, &[command], pid, step, |order| {
         assert_no_copy_lives(pid, order);
         running.send("well");
         assert_eq!(running.line(), "well", "{order}");
@@ -570,19 +568,17 @@ fn a_thread_within_a_call_is_not_asked_for_another() {
     running.wait().success();
 }
 
+/// A thread that is left within a call made for heaptrace, as its requests failed however often it made them, is asked
+/// nothing more while the process stands: `leaks` would have it make a copy when it has told of its signal stack.
+#[test]
+fn a_thread_within_a_call_is_not_asked_for_another() {
+    goes_on_though_broken_off(&IN_VAIN, "leaks", 5);
+}
+
 /// At whatever moment heaptrace is killed, or fails: no copy lives on, and the program goes on.
 #[test]
 fn a_copy_that_is_broken_off_does_no_harm() {
-    let program = Program::fixture("copied");
-    let mut running = program.start();
-    let pid: i32 = running.value("ready").parse().unwrap();
-    break_off(&AT_ONCE, &["heap"], pid, 11, |order| {
-        assert_no_copy_lives(pid, order);
-        running.send("well");
-        assert_eq!(running.line(), "well", "{order}");
-    });
-    running.feed(b"");
-    running.wait().success();
+    goes_on_though_broken_off(&AT_ONCE, "heap", 11);
 }
 
 /// A header that was written over is found, with the block before it; the rest of the heap is told all the same.

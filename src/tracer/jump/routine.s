@@ -508,8 +508,8 @@ enter_untimed:
     jmp walk_look_up
 
     # r9 = the frame's node. Mostly the next node is that of the caller, and rbp is the caller's, or saved: a few
-    # instructions a frame. A saved rbp is read only where a frame outside needs it, which is rare: [rsp - 112] says where
-    # it lies, 0: [rsp] is rbp.
+    # instructions a frame. A saved rbp is read only where a frame outside needs it, which is rare: [rsp - 112] says
+    # where it lies, 0: [rsp] is rbp.
     .p2align 5
 walk_next:
     mov eax, dword ptr [r9 + {NODE_OFFSET}]
