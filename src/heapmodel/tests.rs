@@ -454,13 +454,14 @@ fn memory_does_not_grow_with_time() {
     }
     assert!(model.memory() < 1 << 20, "{}", model.memory());
     assert!(model.snapshot().timeline.len() <= 1024);
-    // and where each block has an address of its own: those that were freed lately are remembered
+    // and where each block has an address of its own: those that were freed lately are remembered, in whole rows of
+    // addresses, of which one shard has more than another
     let mut model = HeapModel::new(Preexisting::None);
     for n in 1..=600_000 {
         tell(&mut model, alloc(16 * n, 8, 1, 5));
         tell(&mut model, free(16 * n, 1, 50));
     }
-    assert!(model.memory() < 8 << 20, "{}", model.memory());
+    assert!(model.memory() < 10 << 20, "{}", model.memory());
 }
 
 #[test]

@@ -100,7 +100,7 @@ impl Table {
             Some(place) => Some(Place { bucket: at, place }),
             None if first[SPILLED] == 0 => None,
             None => {
-                let at = self.second(hash);
+                let at = self.second(addr);
                 Some(Place { bucket: at, place: place_of(self.bucket(at)?, addr)? })
             }
         }
@@ -236,8 +236,7 @@ impl Table {
     }
 
     fn both(&self, addr: u64) -> [usize; 2] {
-        let hash = hash(addr);
-        [self.first(hash), self.second(hash)]
+        [self.first(hash(addr)), self.second(addr)]
     }
 
     #[inline(always)]
@@ -247,9 +246,9 @@ impl Table {
 
     /// Another one than the first.
     #[inline(always)]
-    const fn second(&self, hash: u64) -> usize {
-        let distance = (hash >> 24) as usize | 1;
-        (hash as usize ^ distance) & self.mask
+    const fn second(&self, addr: u64) -> usize {
+        let distance = (mixed(addr) >> 24) as usize | 1;
+        (hash(addr) as usize ^ distance) & self.mask
     }
 }
 
@@ -263,11 +262,27 @@ fn place_of(bucket: &Bucket, addr: u64) -> Option<usize> {
     (found < PLACES).then_some(found)
 }
 
-/// The lowest 48 bits are for buckets, the highest eight for shards ([`shard_of`]).
+/// Blocks that lie together have their entries together: a program takes and frees such ones in a row, and heaptrace
+/// then finds in its caches what it looks for. 64 bytes of heap, 2 to the power of this, have one bucket (two blocks of
+/// glibc's, four of the smallest that other allocators hand out).
+const WINDOW: u32 = 6;
+
+/// 2 to the power of this many windows, 2 KiB of heap, have their buckets in a row, a page of the table.
+const ROW: u32 = 5;
+
+/// Which bucket is the first one of an address (the lowest 48 bits), and which shard it is in (the highest eight,
+/// [`shard_of`]). Addresses at odd multiples of 8 are in another row than the rest: a window has eight of them both.
 #[inline(always)]
 pub(super) const fn hash(addr: u64) -> u64 {
+    let row = addr >> (WINDOW + ROW) << 1 | addr >> 3 & 1;
+    mixed(row) ^ addr >> WINDOW & ((1 << ROW) - 1)
+}
+
+/// A number of which each bit depends on all bits of the one given.
+#[inline(always)]
+const fn mixed(number: u64) -> u64 {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let hash = addr.wrapping_mul(MULTIPLIER);
+    let hash = number.wrapping_mul(MULTIPLIER);
     (hash ^ hash >> 32).wrapping_mul(MULTIPLIER)
 }
 
@@ -275,4 +290,22 @@ pub(super) const fn hash(addr: u64) -> u64 {
 #[inline(always)]
 pub(super) const fn shard_of(addr: u64, shards: usize) -> usize {
     (hash(addr) >> 56) as usize % shards
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A KiB of heap with blocks of 32 bytes: 16 buckets in a row, in the same shard, each with two of them.
+    #[test]
+    fn blocks_that_lie_together_have_entries_together() {
+        for begin in [0x5555_0000_0000u64, 0x7f12_3456_7800] {
+            let addrs: Vec<u64> = (0..32).map(|n| begin + 16 + 32 * n).collect();
+            let mut buckets: Vec<u64> = addrs.iter().map(|addr| hash(*addr)).collect();
+            assert!(addrs.iter().all(|addr| shard_of(*addr, 256) == shard_of(begin, 256)));
+            assert!(buckets.iter().all(|bucket| bucket >> ROW == buckets[0] >> ROW), "one row: {buckets:x?}");
+            buckets.dedup();
+            assert_eq!(buckets.len(), 16, "{buckets:x?}");
+        }
+    }
 }
