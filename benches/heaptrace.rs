@@ -16,6 +16,7 @@ mod parts {
     pub mod programs;
     pub mod server;
     pub mod slopes;
+    pub mod turns;
     pub mod whole;
     #[allow(dead_code, reason = "others use the rest")]
     pub mod workloads;

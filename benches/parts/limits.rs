@@ -2,6 +2,7 @@
 
 use super::measured::{Cost, Page, Part, Sharing};
 use super::slopes::{FEW_LIVE, MANY_LIVE, ONE_BLOCK};
+use super::turns::DISTURBED;
 
 /// What a tool may add to a workload, as a part of what heaptrack adds.
 struct Limit {
@@ -101,17 +102,20 @@ pub fn tables(page: &mut Page, parts: &[Part], sampled: &[Sampled], singles: &[S
 fn row(page: &mut Page, limit: &Limit, parts: &[Part]) {
     let at = |sharing: Sharing| {
         let is_it = |part: &&Part| (part.sharing, part.workload, part.tool) == (sharing, limit.workload, limit.tool);
-        parts.iter().find(is_it).map(|part| part.of_heaptrack)
+        parts.iter().find(is_it)
     };
-    let cell = |figures: Option<String>| figures.unwrap_or_else(|| "not measured".to_owned());
-    let wall = |sharing, most| cell(at(sharing).map(|part| shown(part.wall, most, 2)));
-    let both = at(Sharing::Alone)
-        .map(|part| format!("{} / {}", shown(part.wall, limit.alone.wall, 2), shown(part.cpu, limit.alone.cpu, 2)));
+    let cell = |sharing, figures: &dyn Fn(Cost) -> String| match at(sharing) {
+        Some(part) => figures(part.of_heaptrack) + if part.is_disturbed { DISTURBED } else { "" },
+        None => "not measured".to_owned(),
+    };
+    let wall = |sharing, most| cell(sharing, &|part| shown(part.wall, most, 2));
+    let both =
+        |part: Cost| format!("{} / {}", shown(part.wall, limit.alone.wall, 2), shown(part.cpu, limit.alone.cpu, 2));
     page.line(&format!(
         "| {} | {} | {} | {:.2} / {:.2} | {} | {ON_ONE:.2} | {} | {BESIDE_LOOPS:.2} |",
         limit.workload,
         limit.tool,
-        cell(both),
+        cell(Sharing::Alone, &both),
         limit.alone.wall,
         limit.alone.cpu,
         wall(Sharing::OneProcessor, ON_ONE),

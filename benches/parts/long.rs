@@ -1,13 +1,10 @@
 //! Whole runs of real programs of 0.1 to 2 s, start and end of the tool included: alone and under each tool, in turn.
 //! What heaptrack does afterwards, its analysis, is a step of its own and does not count.
 
-use super::basics::median;
 use super::limits::Sampled;
 use super::measured::{Cost, PLACES, Page, Part, Place, SAMPLING, Sharing, Tool, tools};
+use super::turns::{self, Counting};
 use super::workloads::{Workload, long};
-
-/// Runs of each.
-const ROUNDS: usize = 3;
 
 /// What all runs have shown.
 #[derive(Default)]
@@ -42,34 +39,27 @@ pub fn tables(page: &mut Page) -> Runs {
 }
 
 fn row(page: &mut Page, place: &Place, workload: &Workload, tools: &[Tool], runs: &mut Runs) {
-    let mut all: Vec<Vec<Cost>> = vec![Vec::new(); tools.len() + 1];
-    for _ in 0..ROUNDS {
-        let none: &[String] = &[];
-        for (words, costs) in std::iter::once(none).chain(tools.iter().map(|tool| &tool.words[..])).zip(&mut all) {
-            costs.push(place.cost(words, &workload.words));
-        }
-    }
-    let cells: Vec<String> =
-        all.iter().map(|costs| Cost::median(costs)).map(|cost| format!("{:.2} / {:.2}", cost.wall, cost.cpu)).collect();
-    let mut text = format!("| {} | {} |", workload.name, cells.join(" | "));
+    let turns =
+        turns::take(Counting::on(place.sharing), tools, |words| place.cost(words, &workload.words), |cost| cost.wall);
+    let medians: Vec<Cost> = std::iter::once(turns.alone().copied().collect())
+        .chain((0..tools.len()).map(|tool| turns.of(tool).copied().collect()))
+        .map(|costs: Vec<Cost>| Cost::median(&costs))
+        .collect();
+    let cells: Vec<String> = medians.iter().map(|cost| format!("{:.2} / {:.2}", cost.wall, cost.cpu)).collect();
+    let mut text = format!("| {}{} | {} |", workload.name, turns.mark(), cells.join(" | "));
     if let Some(heaptrack) = tools.iter().position(|tool| tool.name == "heaptrack") {
         for tool in [0, 1] {
-            let part = |of: fn(&Cost) -> f64| {
-                // each turn is a pair of its own: the machine was the same
-                let turns = all[0].iter().zip(&all[tool + 1]).zip(&all[heaptrack + 1]);
-                median(turns.map(|((alone, ours), theirs)| (of(ours) - of(alone)) / (of(theirs) - of(alone))))
-            };
-            let of_heaptrack = Cost { wall: part(|cost| cost.wall), cpu: part(|cost| cost.cpu) };
+            let of_heaptrack = turns.part(tool, heaptrack, |cost| *cost);
             text += &format!(" {:.2} / {:.2} |", of_heaptrack.wall, of_heaptrack.cpu);
             let (sharing, workload, tool) = (place.sharing, workload.name, tools[tool].name);
-            runs.parts.push(Part { sharing, workload, tool, of_heaptrack });
+            runs.parts.push(Part { sharing, workload, tool, of_heaptrack, is_disturbed: turns.is_disturbed });
         }
     }
     page.line(&text);
     let sampling = tools.iter().position(|tool| tool.name == SAMPLING).filter(|_| place.sharing == Sharing::Alone);
     runs.sampled.extend(sampling.map(|tool| Sampled {
         workload: workload.name,
-        alone: Cost::median(&all[0]).wall,
-        sampled: Cost::median(&all[tool + 1]).wall,
+        alone: medians[0].wall,
+        sampled: medians[tool + 1].wall,
     }));
 }

@@ -61,6 +61,8 @@ pub struct Part {
     pub tool: &'static str,
     /// Of wall and CPU time; no seconds.
     pub of_heaptrack: Cost,
+    /// The machine was not quiet enough for it to be known.
+    pub is_disturbed: bool,
 }
 
 /// A way to run a program: a tool with its options.

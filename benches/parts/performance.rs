@@ -15,18 +15,20 @@ const PAIRS: &str = "
 heaptrack, too, records each call with its stack. Both have the same work, the same counts and their usual options;
 `--no-free-stacks` is what heaptrack does: it keeps no stacks of frees. All take turns, so that a machine whose speed changes
 is as slow for each. CPU time is that of the program and of all processes of the tool. Analysis of heaptrack's file, which is a
-step of its own, does not count. Figures below zero show how much runs vary, most of all beside busy loops.
+step of its own, does not count. A turn counts only if the program alone took at most 12 % longer in it than in its fastest turn;
+where fewer than three of eight turns were so quiet, the row says that it was disturbed. Beside busy loops each turn counts, and
+figures below zero show how much runs vary.
 
 ## Pairs of malloc and free
 
 `tests/fixtures/mixed.c` gives a block back and takes another one, 16 frames deep. A figure is the slope between 1,000,000 and
-4,000,000 pairs (2,500 and 10,000 for tools that stop the program), by the middle ones of three runs of each. What a tool does once, at
-its start and end, is in the last column.";
+4,000,000 pairs (2,500 and 10,000 for tools that stop the program), the middle one of three turns. What a tool does once, at its start
+and end, is in the last column.";
 
 const RUNS: &str = "
 ## Whole runs
 
-Start and end of the tool included: of heaptrace some 0.05 s, of heaptrack 0.2 s. The middle one of three runs. python3 has
+Start and end of the tool included: of heaptrace some 0.05 s, of heaptrack 0.2 s. The middle one of three turns. python3 has
 PYTHONMALLOC=malloc. What was added, as a part of what heaptrack has added, is the middle one of the turns.";
 
 const HELD: &str = "

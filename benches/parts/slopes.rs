@@ -5,13 +5,11 @@
 use super::basics::installed;
 use super::measured::{Cost, PLACES, Page, Part, Place, Sharing, Tool, tools};
 use super::programs::{STOPPING, fixture, heaptrace};
+use super::turns::{self, Counting};
 use std::path::Path;
 
 /// So many pairs, the same for each tool.
 const COUNTS: [u64; 2] = [1_000_000, 4_000_000];
-
-/// Turns, each of which gives a slope.
-const ROUNDS: usize = 3;
 
 /// Frames on the stack at each call.
 const DEPTH: u32 = 16;
@@ -36,21 +34,29 @@ const WORKLOADS: [Workload; 4] = [
     Workload { name: MANY_LIVE, is_extra: false, arguments: [100_000, 500, 4, 1] },
 ];
 
-/// What is added to the plain program: seconds a pair, and seconds once.
+/// What a program takes: seconds a pair, and seconds once.
 #[derive(Clone, Copy)]
 struct Line {
     pair: Cost,
     once: Cost,
+    /// Wall time of the run with more pairs.
+    wall: f64,
 }
 
 impl Line {
-    /// Through the middle costs of the two counts.
-    fn through(costs: &[Vec<Cost>; 2], counts: [u64; 2]) -> Self {
-        let [few, many] = costs.each_ref().map(|costs| Cost::median(costs));
+    /// Through the costs of the two counts.
+    fn through([few, many]: [Cost; 2], counts: [u64; 2]) -> Self {
         let [least, most] = counts.map(|count| count as f64);
         let slope = |few: f64, many: f64| (many - few) / (most - least);
         let pair = Cost { wall: slope(few.wall, many.wall), cpu: slope(few.cpu, many.cpu) };
-        Self { pair, once: Cost { wall: few.wall - pair.wall * least, cpu: few.cpu - pair.cpu * least } }
+        let once = Cost { wall: few.wall - pair.wall * least, cpu: few.cpu - pair.cpu * least };
+        Self { pair, once, wall: many.wall }
+    }
+
+    /// The middle ones of what a pair takes, and of what is taken once.
+    fn medians<'a>(lines: impl Iterator<Item = &'a Self>) -> [Cost; 2] {
+        let (pair, once): (Vec<Cost>, Vec<Cost>) = lines.map(|line| (line.pair, line.once)).unzip();
+        [Cost::median(&pair), Cost::median(&once)]
     }
 }
 
@@ -65,7 +71,7 @@ pub fn tables(page: &mut Page) -> Vec<Part> {
         page.line("| pairs | tool | added a pair, ns: wall / CPU | of heaptrack's | once, ms: wall / CPU |");
         page.line("|---|---|--:|--:|--:|");
         for workload in WORKLOADS.iter().filter(|workload| !workload.is_extra || place.sharing == Sharing::Alone) {
-            parts.extend(rows(page, &program, &place, workload, &tools, COUNTS));
+            parts.extend(rows(page, &program, &place, workload, &tools, (COUNTS, Counting::on(place.sharing))));
         }
     }
     page.line("\n### Tools that stop the program at each call\n");
@@ -76,7 +82,7 @@ pub fn tables(page: &mut Page) -> Vec<Part> {
         let words = ["ltrace", "-e", "malloc+free", "-o", "/dev/null"].map(str::to_owned);
         stopping.push(Tool { name: "ltrace", words: words.to_vec() });
     }
-    rows(page, &program, &PLACES[0], &WORKLOADS[0], &stopping, STOPPING);
+    rows(page, &program, &PLACES[0], &WORKLOADS[0], &stopping, (STOPPING, Counting::Each));
     parts
 }
 
@@ -86,42 +92,41 @@ fn rows(
     place: &Place,
     workload: &Workload,
     tools: &[Tool],
-    counts: [u64; 2],
+    (counts, counting): ([u64; 2], Counting),
 ) -> Vec<Part> {
-    let mut all: Vec<[Vec<Cost>; 2]> = (0..=tools.len()).map(|_| Default::default()).collect();
-    for _ in 0..ROUNDS {
-        let none: &[String] = &[];
-        for (words, costs) in std::iter::once(none).chain(tools.iter().map(|tool| &tool.words[..])).zip(&mut all) {
-            for (pairs, costs) in counts.into_iter().zip(costs) {
-                let mut command = vec![program.display().to_string(), pairs.to_string(), DEPTH.to_string()];
-                command.extend(workload.arguments.iter().map(u32::to_string));
-                costs.push(place.cost(words, &command));
-            }
-        }
-    }
-    let lines: Vec<Line> = all.iter().map(|costs| Line::through(costs, counts)).collect();
-    let [plain, traced @ ..] = &lines[..] else { return Vec::new() };
+    let measure = |words: &[String]| {
+        let costs = counts.map(|pairs| {
+            let mut command = vec![program.display().to_string(), pairs.to_string(), DEPTH.to_string()];
+            command.extend(workload.arguments.iter().map(u32::to_string));
+            place.cost(words, &command)
+        });
+        Line::through(costs, counts)
+    };
+    let turns = turns::take(counting, tools, measure, |line| line.wall);
+    let [plain, plain_once] = Line::medians(turns.alone());
     // a difference that is none has no sign
     let rounded = |seconds: f64, unit: f64| (seconds / unit).round() + 0.0;
     let nanoseconds = |cost: Cost| format!("{} / {}", rounded(cost.wall, 1e-9), rounded(cost.cpu, 1e-9));
-    page.line(&format!("| {} | alone | {} | | |", workload.name, nanoseconds(plain.pair)));
-    let added: Vec<Cost> = traced.iter().map(|line| line.pair.beyond(plain.pair)).collect();
-    let of = tools.iter().position(|tool| tool.name == "heaptrack").map(|at| added[at]);
+    page.line(&format!("| {}{} | alone | {} | | |", workload.name, turns.mark(), nanoseconds(plain)));
+    let of = tools.iter().position(|tool| tool.name == "heaptrack");
     let mut parts = Vec::new();
-    for ((tool, line), added) in tools.iter().zip(traced).zip(&added) {
-        let part = of.map(|of| Cost { wall: added.wall / of.wall, cpu: added.cpu / of.cpu });
+    for (number, tool) in tools.iter().enumerate() {
+        let [pair, once] = Line::medians(turns.of(number));
+        let added = pair.beyond(plain);
+        let part = of.map(|of| turns.part(number, of, |line| line.pair));
         parts.extend(part.map(|of_heaptrack| Part {
             sharing: place.sharing,
             workload: workload.name,
             tool: tool.name,
             of_heaptrack,
+            is_disturbed: turns.is_disturbed,
         }));
         let part = part.map_or(String::new(), |part| format!("{:.2} / {:.2}", part.wall, part.cpu));
-        let once = line.once.beyond(plain.once);
+        let once = once.beyond(plain_once);
         page.line(&format!(
             "| | {} | {} | {part} | {} / {} |",
             tool.name,
-            nanoseconds(*added),
+            nanoseconds(added),
             rounded(once.wall, 1e-3),
             rounded(once.cpu, 1e-3)
         ));
