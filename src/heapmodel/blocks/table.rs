@@ -6,7 +6,7 @@
 //! are used before a table doubles.
 
 use super::Entry;
-use crate::prefetch::prefetch;
+use crate::prefetch::{populate, prefetch};
 
 /// Entries of a bucket.
 const PLACES: usize = 5;
@@ -25,6 +25,9 @@ const SPILLED: usize = PLACES * ENTRY;
 
 /// Bytes of a bucket, and what it is aligned to.
 const ALIGNMENT: usize = BUCKET * size_of::<u64>();
+
+/// A table with this many buckets, 32 KiB, or more has memory for all of them from the start: it is filled soon.
+const POPULATED: usize = 256;
 
 type Bucket = [u64; BUCKET];
 
@@ -68,6 +71,9 @@ impl Table {
         let skipped = words.as_ptr().align_offset(ALIGNMENT);
         let skipped = if skipped < BUCKET { skipped } else { 0 };
         words.truncate(skipped + buckets * BUCKET);
+        if buckets >= POPULATED {
+            populate(&mut words);
+        }
         Self { words, skipped, mask: buckets - 1 }
     }
 
