@@ -3,15 +3,16 @@
 use super::*;
 use clap::ArgAction;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Options of other programs that the documents name, and of the programs that examples run.
-const OF_OTHERS: [&str; 28] = [
+const OF_OTHERS: [&str; 31] = [
     "all",
     "bench",
     "build",
     "cap-add",
     "data-binary",
+    "enable-prof",
     "fail",
     "features",
     "format-version",
@@ -26,26 +27,43 @@ const OF_OTHERS: [&str; 28] = [
     "path",
     "perf-basic-prof",
     "print-errorlogs",
+    "profile",
     "quick",
     "release",
     "security-opt",
     "show-error",
     "silent",
     "soak",
+    "target",
     "test-dir",
     "use-largepages",
     "wrapper",
 ];
 
+/// The documents that lie at the top.
+const TOP: [&str; 3] = ["README.md", "CHANGELOG.md", "ARCHITECTURE.md"];
+
 /// A text, and its name for messages.
 type Text = (String, String);
 
-/// README, CHANGELOG, and all that lies in docs/.
+/// The documents in a folder, and in the folders below it.
+fn documents_in(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            documents_in(&path, found);
+        } else if path.extension().is_some_and(|end| end == "md" || end == "service") {
+            found.push(path);
+        }
+    }
+}
+
+/// Those at the top, and all that lie in docs/.
 fn documents() -> Vec<Text> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let docs = std::fs::read_dir(root.join("docs")).expect("docs").map(|entry| entry.expect("an entry").path());
-    let docs = docs.filter(|path| path.extension().is_some_and(|end| end == "md" || end == "service"));
-    let paths = ["README.md", "CHANGELOG.md"].map(|name| root.join(name)).into_iter().chain(docs);
+    let mut paths = Vec::from(TOP.map(|name| root.join(name)));
+    documents_in(&root.join("docs"), &mut paths);
+    let paths = paths.into_iter();
     paths.map(|path| (path.display().to_string(), std::fs::read_to_string(&path).expect("a document"))).collect()
 }
 
