@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Options of other programs that the documents name, and of the programs that examples run.
-const OF_OTHERS: [&str; 31] = [
+const OF_OTHERS: [&str; 33] = [
     "all",
     "bench",
     "build",
@@ -19,6 +19,7 @@ const OF_OTHERS: [&str; 31] = [
     "heaptrace",
     "hugify",
     "its-option",
+    "lib",
     "locked",
     "max-time",
     "mount-proc",
@@ -35,13 +36,14 @@ const OF_OTHERS: [&str; 31] = [
     "silent",
     "soak",
     "target",
+    "test",
     "test-dir",
     "use-largepages",
     "wrapper",
 ];
 
 /// The documents that lie at the top.
-const TOP: [&str; 3] = ["README.md", "CHANGELOG.md", "ARCHITECTURE.md"];
+const TOP: [&str; 4] = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md"];
 
 /// A text, and its name for messages.
 type Text = (String, String);
