@@ -70,6 +70,7 @@ mod suite {
     mod leaks;
     mod library;
     mod limits;
+    mod links;
     mod lost;
     mod mappings;
     mod merge;

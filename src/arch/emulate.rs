@@ -7,7 +7,7 @@
 //!
 //! The arithmetic follows the *AMD64 Architecture Programmer's Manual*, volume 3, the flags too. After logic
 //! operations AF is architecturally undefined; AMD and Intel processors both clear it, and so does this.
-//! `tests/emulator.rs` compares every form with the processor.
+//! `tests/suite/emulator.rs` compares every form with the processor.
 
 pub(super) mod decode;
 

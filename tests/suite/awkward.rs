@@ -104,7 +104,7 @@ fn killed_while_threads_execute() {
 
 /// A process that executes others all the time, by a child that shares its memory until it does: heaptrace is killed at
 /// any moment of that, and the next one comes before its guardian has gone. The process lives, and so do the children
-/// of vfork; those of posix_spawn that heaptrace has not met yet are left out, as README says.
+/// of vfork; those of posix_spawn that heaptrace has not met yet are left out, as docs/limits.md says.
 fn killed_while_it_starts_others(engine: &str, rounds: u32) {
     let mut target = Program::fixture("starts_others").start();
     let pid: i32 = target.value("ready").parse().unwrap();

@@ -375,7 +375,7 @@ fn t31_followed_child_of_the_parents_parent() {
     tree.all.assert_no_anomaly();
 }
 
-/// What README says of CLONE_UNTRACED: the child hangs at a breakpoint, which nobody takes out; its parent is well.
+/// What docs/limits.md says of CLONE_UNTRACED: the child hangs at a breakpoint, which nobody takes out; its parent is well.
 #[test]
 fn an_untraceable_child_hangs() {
     for options in [&["--engine", "trap"][..], &["--engine", "trap", "-f"]] {
