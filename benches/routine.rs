@@ -26,10 +26,11 @@ mod replay;
 use heaptrace::internal::jump::layout::{
     Active, CELL_CALLS, CELL_HEAD, CELL_INDEX, CELL_LEFT, CELL_RING, CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL,
     FLAG_COPY, FLAG_LISTED, FREE_STACKS, Form, LIST_DEPTH, RBP_SAME, RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_LEAST,
-    SAMPLED, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, WALK_SKIPS, Way, cell_at, cell_slot, ring_at, tail_hash, walk_at,
+    SAMPLED, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, StubKind, WALK_SKIPS, cell_at, cell_slot, ring_at, tail_hash,
+    walk_at,
 };
 use heaptrace::internal::jump::{
-    Nodes, Onward, Rules, STUB_SIZE, STUBS, Shared, SizeOf, Stub, Tails, assemble, routine,
+    CallerRule, Nodes, Rules, STUB_SIZE, STUBS, Shared, SizeOf, Stub, Tails, assemble, routine,
 };
 use heaptrace::internal::{Addr, ModuleId};
 use parts::basics::median;
@@ -100,11 +101,11 @@ impl Lab {
         lab.write(PROGRAM, &[0xb8, 0, 0x40, 0, 0, 0xc3]);
         let simple = SizeOf(SizeOf::SIMPLE);
         for (number, way, size, is_sampled) in [
-            (0, Way::Alloc, simple, false),
-            (1, Way::Free, SizeOf(0), false),
-            (2, Way::Alloc, simple, true),
-            (3, Way::Free, SizeOf(0), true),
-            (4, Way::Guard, SizeOf(0), false),
+            (0, StubKind::Alloc, simple, false),
+            (1, StubKind::Free, SizeOf(0), false),
+            (2, StubKind::Alloc, simple, true),
+            (3, StubKind::Free, SizeOf(0), true),
+            (4, StubKind::Guard, SizeOf(0), false),
         ] {
             let original = Addr(lab.at(PROGRAM));
             let stub = Stub { function: number, way, size, entry: Addr(0), original, is_sampled };
@@ -151,11 +152,11 @@ impl Lab {
             for frame in 0..depth {
                 let is_last = frame + 1 == depth;
                 let onward = if is_last {
-                    Onward::End(*next)
+                    CallerRule::End(*next)
                 } else if frame % 3 == 2 {
-                    Onward::Caller { form: Form::Rbp, offset: 16, rbp: -2 }
+                    CallerRule::Caller { form: Form::Rbp, offset: 16, rbp: -2 }
                 } else {
-                    Onward::Caller { form: Form::Rsp, offset: FRAME as i32, rbp: RBP_SAME }
+                    CallerRule::Caller { form: Form::Rsp, offset: FRAME as i32, rbp: RBP_SAME }
                 };
                 assert!(nodes.publish(self, *next, parent, ra, onward), "known already");
                 parent = *next;
@@ -178,9 +179,9 @@ impl Lab {
         let leaves = [(&raw const heaptrace_bench_after_malloc) as u64, (&raw const heaptrace_bench_after_free) as u64];
         let mut rules = Rules::default();
         let mut publish = |ra, onward| rules.publish(self, ra, ModuleId(1), onward);
-        let up = Onward::Caller { form: Form::Rsp, offset: FRAME as i32, rbp: -2 };
+        let up = CallerRule::Caller { form: Form::Rsp, offset: FRAME as i32, rbp: -2 };
         leaves.iter().for_each(|leaf| publish(*leaf, up));
-        (0..depth - 1).for_each(|frame| publish(ra(frame), if frame + 2 == depth { Onward::End(0) } else { up }));
+        (0..depth - 1).for_each(|frame| publish(ra(frame), if frame + 2 == depth { CallerRule::End(0) } else { up }));
         for frame in 0..depth - 1 {
             let cfa = first + FRAME * (frame + 1);
             self.write(cfa - 8 - self.at(0), &ra(frame).to_le_bytes());

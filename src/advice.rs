@@ -3,19 +3,19 @@
 //! Pure rules over the figures of sites, each of which names the figures that it follows from. What they don't prove is not advised;
 //! `docs/guide/advice.md` tells the limits.
 
-use crate::figures::{Amount, Arena, Capacity, Growth, Stranded};
+use crate::figures::{Amount, Arena, Capacity, CrossThreadFreed, Growth};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// From this share of the peak on, in tenths of a percent, it is one site's.
-const MOST_OF_PEAK: u64 = 500;
+const MAX_OF_PEAK: u64 = 500;
 
 /// A peak of less than so many bytes is not worth a word.
-const LEAST_PEAK: u64 = 1 << 20;
+const MIN_PEAK: u64 = 1 << 20;
 
 /// A place is in a loop if it has made so many blocks.
-const LEAST_BLOCKS: u64 = 1000;
+const MIN_BLOCKS: u64 = 1000;
 
 /// From this share on, in tenths of a percent, what a site does concerns nearly all of its blocks.
 const NEARLY_ALL: u64 = 900;
@@ -24,18 +24,18 @@ const NEARLY_ALL: u64 = 900;
 const WORTH: u64 = 50;
 
 /// So many copies of so many bytes in all are worth a word, ...
-const LEAST_COPIES: u64 = 8;
-const LEAST_COPIED: u64 = 64 << 10;
+const MIN_COPIES: u64 = 8;
+const MIN_COPIED: u64 = 64 << 10;
 
 /// ... if buffers have grown so many times on average: pairs of sizes that fit by chance make no series, ...
-const LEAST_SERIES: u64 = 3;
+const MIN_SERIES: u64 = 3;
 
 /// ... and if that is this share of all bytes allocated, or the largest of them has this share of the peak, in tenths of a percent.
 const COPIED_WORTH: u64 = 10;
 const GROWN_WORTH: u64 = WORTH;
 
 /// Blocks of so many bytes that are rounded up to the next class of sizes are worth a word, ...
-const LEAST_ROUNDED: u64 = 64 << 10;
+const MIN_ROUNDED: u64 = 64 << 10;
 
 /// ... and this share of the peak, in tenths of a percent.
 const ROUNDED_WORTH: u64 = 10;
@@ -53,7 +53,7 @@ const SMALLEST_BLOCK: u64 = 24;
 const NARROWLY: u64 = 3;
 
 /// So many bytes that were never written are worth a word, ...
-const LEAST_UNWRITTEN: u64 = 64 << 10;
+const MIN_UNWRITTEN: u64 = 64 << 10;
 
 /// ... if they are this share of what was asked for, and of all that was allocated, in tenths of a percent.
 const UNWRITTEN_OF_SITE: u64 = 250;
@@ -81,7 +81,7 @@ pub struct SiteFigures {
     /// How much of its blocks was never written, if that was looked at.
     pub capacity: Capacity,
     /// Which arenas the blocks lay in that other threads have freed, if that is known.
-    pub stranded: Vec<Stranded>,
+    pub stranded: Vec<CrossThreadFreed>,
     /// Sizes of blocks that were live at the peak, with their numbers: only such sizes as are exact.
     pub sizes_at_peak: Vec<(u64, u64)>,
 }
@@ -141,7 +141,7 @@ pub enum Proof {
         freed: u64,
         bytes: u64,
         #[serde(skip_serializing_if = "Option::is_none")]
-        arena: Option<Stranded>,
+        arena: Option<CrossThreadFreed>,
     },
     /// Blocks whose ends are never written.
     NeverWritten { never_written_bytes: u64, blocks: u64, bytes: u64 },
@@ -183,7 +183,7 @@ fn permille(part: u64, whole: u64) -> u64 {
 
 /// Whether so many blocks are worth a word that other threads have freed, of so many that were.
 pub fn is_handed_over(freed_elsewhere: u64, frees: u64) -> bool {
-    freed_elsewhere >= LEAST_BLOCKS && permille(freed_elsewhere, frees) >= WORTH
+    freed_elsewhere >= MIN_BLOCKS && permille(freed_elsewhere, frees) >= WORTH
 }
 
 /// All that is to be said, what concerns most first. The figures of each site are taken one by one, in the order of the
@@ -238,7 +238,7 @@ fn is_loop(site: &SiteFigures) -> bool {
 
 /// Whether its buffers grow step by step.
 fn is_series(growth: &Growth) -> bool {
-    growth.growths > 0 && growth.growths >= growth.buffers.saturating_mul(LEAST_SERIES)
+    growth.growths > 0 && growth.growths >= growth.buffers.saturating_mul(MIN_SERIES)
 }
 
 /// Whether other threads free nearly all of its blocks.
@@ -255,7 +255,7 @@ fn leaves_room(site: &SiteFigures) -> bool {
 fn largest_at_peak(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let (Amount { objects: blocks, bytes }, peak_bytes) = (site.at_peak, whole.peak_bytes);
     let share = permille(bytes, peak_bytes);
-    (peak_bytes >= LEAST_PEAK && share >= MOST_OF_PEAK)
+    (peak_bytes >= MIN_PEAK && share >= MAX_OF_PEAK)
         .then_some((Proof::LargestAtPeak { blocks, bytes, peak_bytes }, share))
 }
 
@@ -269,14 +269,14 @@ fn temporaries(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let is_of_all = site.freed.objects == temporary;
     let mean_lifetime_ns = site.lifetime_ns.filter(|_| is_of_all).and_then(|sum| sum.checked_div(temporary));
     let proof = Proof::Temporaries { temporary, allocations, all_allocations, per_second, mean_lifetime_ns };
-    (temporary >= LEAST_BLOCKS && share >= WORTH).then_some((proof, share))
+    (temporary >= MIN_BLOCKS && share >= WORTH).then_some((proof, share))
 }
 
 fn growth(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let Growth { buffers, growths, copies, copied_bytes, largest_bytes, .. } = site.growth;
     let proof = Proof::Growth { buffers, growths, copies, copied_bytes, largest_bytes };
     let share = permille(copied_bytes, whole.allocated.bytes);
-    let is_much = copies >= LEAST_COPIES && copied_bytes >= LEAST_COPIED;
+    let is_much = copies >= MIN_COPIES && copied_bytes >= MIN_COPIED;
     let is_worth_it = share >= COPIED_WORTH || permille(largest_bytes, whole.peak_bytes) >= GROWN_WORTH;
     (is_much && is_worth_it).then_some((proof, share))
 }
@@ -304,7 +304,7 @@ fn size_class(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let bytes = blocks.saturating_mul(CHUNK_STEP);
     let share = permille(bytes, whole.peak_bytes);
     let proof = Proof::SizeClass { size, excess: excess_of(size), blocks, bytes };
-    (bytes >= LEAST_ROUNDED && share >= ROUNDED_WORTH).then_some((proof, share))
+    (bytes >= MIN_ROUNDED && share >= ROUNDED_WORTH).then_some((proof, share))
 }
 
 fn freed_elsewhere(site: &SiteFigures, whole: &WholeFigures) -> Told {
@@ -318,20 +318,20 @@ fn freed_elsewhere(site: &SiteFigures, whole: &WholeFigures) -> Told {
 }
 
 /// The arena that most of the blocks lay in.
-fn most_stranded(list: &[Stranded]) -> Option<Stranded> {
+fn most_stranded(list: &[CrossThreadFreed]) -> Option<CrossThreadFreed> {
     let mut arenas: BTreeMap<Arena, u64> = BTreeMap::new();
     for stranded in list {
         let sum = arenas.entry(stranded.arena).or_default();
         *sum = sum.saturating_add(stranded.blocks);
     }
-    let sums = arenas.into_iter().map(|(arena, blocks)| Stranded { blocks, arena });
+    let sums = arenas.into_iter().map(|(arena, blocks)| CrossThreadFreed { blocks, arena });
     sums.max_by_key(|stranded| (stranded.blocks, Reverse(stranded.arena)))
 }
 
 fn never_written(site: &SiteFigures, whole: &WholeFigures) -> Told {
     let Capacity { blocks, bytes, never_written_bytes } = site.capacity;
     let share = permille(never_written_bytes, whole.allocated.bytes);
-    (never_written_bytes >= LEAST_UNWRITTEN && share >= UNWRITTEN_OF_ALL)
+    (never_written_bytes >= MIN_UNWRITTEN && share >= UNWRITTEN_OF_ALL)
         .then_some((Proof::NeverWritten { never_written_bytes, blocks, bytes }, share))
 }
 
@@ -454,7 +454,10 @@ mod tests {
             place: Some(1),
             freed: amount(2000, 200_000),
             freed_elsewhere: 2000,
-            stranded: stranded.iter().map(|&(address, blocks)| Stranded { blocks, arena: arena(address) }).collect(),
+            stranded: stranded
+                .iter()
+                .map(|&(address, blocks)| CrossThreadFreed { blocks, arena: arena(address) })
+                .collect(),
             ..SiteFigures::default()
         };
         let sites = [site(&[(16, 1200), (32, 800)]), site(&[(32, 700), (48, 1300)])];
@@ -462,7 +465,7 @@ mod tests {
             freed_elsewhere: 4000,
             freed: 4000,
             bytes: 400_000,
-            arena: Some(Stranded { blocks: 1500, arena: arena(32) }),
+            arena: Some(CrossThreadFreed { blocks: 1500, arena: arena(32) }),
         };
         assert_eq!(advise(sites.clone(), &WHOLE).iter().map(|advice| advice.proof).collect::<Vec<_>>(), [proof]);
     }

@@ -141,14 +141,14 @@ impl Breakpoint {
     /// there only while a call is in progress: the site is mostly passed by others, as behind an indirect call that calls an
     /// allocator now and then.
     pub const fn count_return(&mut self, matched: bool) -> bool {
-        const PATIENCE: u32 = 64;
+        const MIN_RETURNS: u32 = 64;
         const SPURIOUS_PER_USEFUL: u32 = 8;
         if matched {
             self.useful = self.useful.saturating_add(1);
             return false;
         }
         self.spurious = self.spurious.saturating_add(1);
-        self.purposes.returns && self.spurious > PATIENCE && self.spurious / SPURIOUS_PER_USEFUL > self.useful
+        self.purposes.returns && self.spurious > MIN_RETURNS && self.spurious / SPURIOUS_PER_USEFUL > self.useful
     }
 }
 

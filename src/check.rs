@@ -12,7 +12,7 @@ use crate::profile::Profile;
 use baseline::Baseline;
 use growth::GrowthLimit;
 use suppressions::Suppressions;
-use verdict::{Circumstances, Policy};
+use verdict::{Completeness, Policy};
 
 /// What a check judges by.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +48,7 @@ impl CheckRules {
     }
 
     /// Marks in the profile what is suppressed and what was known before, then sets [`Profile::verdict`] and [`Profile::budgets`].
-    pub(crate) fn judge(&self, profile: &mut Profile, circumstances: &Circumstances) {
+    pub(crate) fn judge(&self, profile: &mut Profile, circumstances: &Completeness) {
         let mut suppressions = self.suppressions.clone();
         if let Some(module) = &circumstances.turned_off_by {
             let all = Suppressions::read(b"leak:*\n", &format!("__lsan_is_turned_off of {module}"));

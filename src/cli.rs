@@ -46,7 +46,7 @@ use std::time::Duration;
 pub use top::TopOptions;
 
 /// The interval that `--max-overhead` begins with, in bytes.
-const LEAST_INTERVAL: u64 = 4096;
+const MIN_INTERVAL: u64 = 4096;
 use subcommands::{Arguments, Subcommand};
 
 /// The exit status of heaptrace's own failures, wrong usage included: one that few programs use themselves, so that a
@@ -426,7 +426,7 @@ fn resolve_profile(
         selection: Selection { only: arguments.only, skip: arguments.skip },
         free_stacks: !arguments.no_free_stacks,
         sample_interval: match (arguments.sample_interval, arguments.max_overhead) {
-            (0, Some(_)) => LEAST_INTERVAL,
+            (0, Some(_)) => MIN_INTERVAL,
             (interval, _) => interval,
         },
         max_overhead: arguments.max_overhead,

@@ -47,7 +47,7 @@ pub struct PythonRun {
 
 /// Why a thread's Python functions can't be told at this moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Untold {
+pub enum Unavailable {
     /// The interpreter has no state for the thread, or several, of which nothing says which one counts.
     Thread,
     /// Its frames are not those of the native stack.
@@ -89,7 +89,12 @@ impl Interpreter {
     ///
     /// # Errors
     /// Why none can be told.
-    pub fn runs<M>(&mut self, memory: &mut M, thread: u64, native: &[NativeFrame]) -> Result<Vec<PythonRun>, Untold>
+    pub fn runs<M>(
+        &mut self,
+        memory: &mut M,
+        thread: u64,
+        native: &[NativeFrame],
+    ) -> Result<Vec<PythonRun>, Unavailable>
     where
         M: ReadMemory + ?Sized,
     {
@@ -108,7 +113,7 @@ impl Interpreter {
                 told.push(PythonRun { native, frames });
             }
         }
-        if told.is_empty() { Err(Untold::Frames) } else { Ok(told) }
+        if told.is_empty() { Err(Unavailable::Frames) } else { Ok(told) }
     }
 
     /// The function of a frame, with its line; `Some(None)` where it has not begun.
@@ -129,18 +134,18 @@ impl Interpreter {
         memory: &mut M,
         thread: u64,
         native: &[NativeFrame],
-    ) -> Result<BTreeMap<usize, Claim>, Untold>
+    ) -> Result<BTreeMap<usize, Claim>, Unavailable>
     where
         M: ReadMemory + ?Sized,
     {
-        let states = self.threads.of(memory, thread).ok_or(Untold::Thread)?;
+        let states = self.threads.of(memory, thread).ok_or(Unavailable::Thread)?;
         let mut of_first = states.iter().filter(|state| state.is_of_first);
         let state = match (states.as_slice(), of_first.next(), of_first.next()) {
             ([only], ..) | (_, Some(only), None) => only,
-            _ => return Err(Untold::Thread),
+            _ => return Err(Unavailable::Thread),
         };
         let claims = self.claims(memory, &[*state], native);
-        if claims.is_empty() { Err(Untold::Frames) } else { Ok(claims) }
+        if claims.is_empty() { Err(Unavailable::Frames) } else { Ok(claims) }
     }
 
     /// Since 3.11, where frames say by their place on the stack in which native ones they run: whichever state has them.
@@ -149,11 +154,11 @@ impl Interpreter {
         memory: &mut M,
         thread: u64,
         native: &[NativeFrame],
-    ) -> Result<BTreeMap<usize, Claim>, Untold>
+    ) -> Result<BTreeMap<usize, Claim>, Unavailable>
     where
         M: ReadMemory + ?Sized,
     {
-        let mut states = self.threads.of(memory, thread).ok_or(Untold::Thread)?;
+        let mut states = self.threads.of(memory, thread).ok_or(Unavailable::Thread)?;
         let claims = self.claims(memory, &states, native);
         let unexplained = |claims: &BTreeMap<usize, Claim>| -> Vec<Addr> {
             let loops = native.iter().enumerate().filter(|(index, frame)| frame.is_loop && !claims.contains_key(index));
@@ -168,7 +173,7 @@ impl Interpreter {
             return Ok(claims);
         }
         // it may have come to another interpreter meanwhile, by a state of its own or by one that another thread has made
-        states = self.threads.find(memory, thread).ok_or(Untold::Thread)?;
+        states = self.threads.find(memory, thread).ok_or(Unavailable::Thread)?;
         for state in self.threads.of_later_interpreters(memory).unwrap_or_default() {
             if !states.contains(&state) {
                 states.push(state);

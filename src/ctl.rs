@@ -11,7 +11,7 @@ use std::io::{self, BufRead, Read, Write};
 
 mod top;
 
-pub use top::{Base, Change, Grouping, MOST_FRAMES, MOST_SITES, Order, TopAnswer, TopFrame, TopQuestion, TopSite};
+pub use top::{Base, Change, Grouping, MAX_FRAMES, MAX_SITES, Order, TopAnswer, TopFrame, TopQuestion, TopSite};
 
 /// The version of this protocol: 2 has snapshots and marks, 3 what `heaptrace top` asks. Questions of each earlier version are answered.
 pub const VERSION: u32 = 3;
@@ -20,10 +20,10 @@ pub const VERSION: u32 = 3;
 pub const LONGEST_FILE: u64 = 1 << 30;
 
 /// The most blocks whose contents a snapshot can have.
-pub const MOST_BLOCKS: usize = 100_000;
+pub const MAX_BLOCKS: usize = 100_000;
 
 /// The most files that a snapshot can be asked for.
-pub const MOST_FILES: usize = 32;
+pub const MAX_FILES: usize = 32;
 
 /// The longest question, in bytes.
 pub const LONGEST_QUESTION: usize = 64 << 10;
@@ -168,7 +168,7 @@ pub enum ProtocolError {
     Io(io::Error),
     /// The other side has not said all in time.
     #[error("the other side took too long")]
-    Late,
+    Pending,
     /// A message is longer than it may be.
     #[error("the message is longer than {} KiB, the most it may have", limit >> 10)]
     TooLong {
@@ -188,14 +188,14 @@ pub enum ProtocolError {
 
 impl From<io::Error> for ProtocolError {
     fn from(error: io::Error) -> Self {
-        if error.kind() == io::ErrorKind::TimedOut { Self::Late } else { Self::Io(error) }
+        if error.kind() == io::ErrorKind::TimedOut { Self::Pending } else { Self::Io(error) }
     }
 }
 
 /// Writes a message as one line of `limit` bytes at most.
 ///
 /// # Errors
-/// [`ProtocolError::TooLong`]: nothing was written; [`ProtocolError::Late`], [`ProtocolError::Io`].
+/// [`ProtocolError::TooLong`]: nothing was written; [`ProtocolError::Pending`], [`ProtocolError::Io`].
 pub fn send(message: &impl Serialize, to: &mut impl Write, limit: usize) -> Result<(), ProtocolError> {
     let mut line = serde_json::to_vec(message).map_err(io::Error::from)?;
     line.push(b'\n');

@@ -120,7 +120,7 @@ pub struct Arena {
 
 /// Blocks that other threads have freed than those that had allocated them, and the arena that they lay in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Stranded {
+pub struct CrossThreadFreed {
     /// How many they are.
     pub blocks: u64,
     /// What their arena had at the end.

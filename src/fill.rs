@@ -28,10 +28,10 @@ const PIECE: usize = 1 << 16;
 static FILLED: [u8; PIECE] = [FILL; PIECE];
 
 /// glibc's chunks have no more bytes behind what was asked for: up to a page and two words, where they are mapped for themselves.
-const MOST_SLACK: u64 = 4096 + 32;
+const MAX_SLACK: u64 = 4096 + 32;
 
 /// So many gaps are remembered of a block. What lies before the first of them is not told.
-const MOST_GAPS: usize = 8;
+const MAX_GAPS: usize = 8;
 
 /// Bits of a chunk's size that tell something else, and that of a chunk which was mapped for itself (glibc's malloc.c).
 const FLAGS: u64 = 7;
@@ -190,8 +190,8 @@ impl Blocks {
                 to_fill = Some(new.add(slack.end)..new.add(size));
             }
         }
-        if gaps.len() > MOST_GAPS {
-            let first = gaps.len() - MOST_GAPS;
+        if gaps.len() > MAX_GAPS {
+            let first = gaps.len() - MAX_GAPS;
             from = gaps.get(first).map_or(from, |gap| gap.at);
             gaps.drain(..first);
         }
@@ -262,7 +262,7 @@ fn usable(block: Addr, size: u64, memory: &mut impl ReadMemory) -> Option<u64> {
     let chunk = memory.read_u64(Addr(block.0.checked_sub(8)?))?;
     let head = if chunk & IS_MAPPED != 0 { 16 } else { 8 };
     let usable = (chunk & !FLAGS).checked_sub(head)?;
-    (usable >= size && usable - size <= MOST_SLACK).then_some(usable)
+    (usable >= size && usable - size <= MAX_SLACK).then_some(usable)
 }
 
 #[cfg(test)]

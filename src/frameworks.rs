@@ -155,7 +155,7 @@ fn doctest(at: Addr, memory: &mut dyn ReadMemory, begins_function: &mut dyn FnMu
 }
 
 /// How many tests a program may have: more than any has.
-const MOST_TESTS: u64 = 1 << 20;
+const MAX_TESTS: u64 = 1 << 20;
 
 /// Words of a `test::TestDescAndFn` that are looked at: it has 19 in Rust 1.95, and had 13 and more before.
 const WORDS: usize = 19;
@@ -168,7 +168,7 @@ fn libtest(
     memory: &mut dyn ReadMemory,
     begins_function: &mut dyn FnMut(Addr) -> bool,
 ) -> Option<Told> {
-    let count = usize::try_from(count).ok().filter(|_| (1..=MOST_TESTS).contains(&count))?;
+    let count = usize::try_from(count).ok().filter(|_| (1..=MAX_TESTS).contains(&count))?;
     let mut pointers = vec![0; count * 8];
     if memory.read(slice, &mut pointers) < pointers.len() {
         return None;

@@ -30,7 +30,9 @@ mod view;
 
 use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
 use crate::event::{Call, Event, EventKind, EventSink, Missed, Preexisting};
-use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, Stranded, TimelinePoint, Totals};
+use crate::figures::{
+    Amount, Anomalies, Capacity, CrossThreadFreed, FindingKind, Growth, Histograms, TimelinePoint, Totals,
+};
 use arenas::{Arenas, Part};
 use birthtimes::BirthTimes;
 use blocks::{Block, Blocks};
@@ -126,7 +128,7 @@ pub struct Snapshot {
     /// By the stacks of the blocks, sorted.
     pub capacities: Vec<(StackId, Capacity)>,
     /// By the stacks of the blocks and by arena, sorted; only where arenas are told.
-    pub stranded: Vec<(StackId, Stranded)>,
+    pub stranded: Vec<(StackId, CrossThreadFreed)>,
     /// Without frees of what was not live, if [`Self::frees_unseen`].
     pub errors: Vec<HeapError>,
     /// What was not seen, or not wholly, and the program's errors in numbers.

@@ -14,7 +14,7 @@ use std::hash::{Hash, Hasher};
 /// A structure within a structure, and so on: no deeper.
 const DEEPEST: usize = 48;
 /// So many members are passed in the search for one place: overlapping ones may lead to each other.
-const MOST_STEPS: usize = 1 << 18;
+const MAX_STEPS: usize = 1 << 18;
 /// A member that is looked into counts as so many that are passed.
 const LOOKED_INTO: usize = 64;
 /// So long a path may be, in bytes; the rest of a longer one is not told.
@@ -212,7 +212,7 @@ impl TypeTable {
 
     /// What lies so many bytes behind the start of a type; None: nothing that is named.
     pub fn place(&self, of: TypeId, offset: u64) -> Option<Place> {
-        let mut steps = MOST_STEPS;
+        let mut steps = MAX_STEPS;
         self.place_in(&Way { of, offset, recast: None, vector: None, depth: 0 }, &mut steps)
     }
 
@@ -439,14 +439,14 @@ pub struct Places {
 
 impl Places {
     /// So many are kept.
-    const MOST: usize = 1 << 18;
+    const MAX_KEPT: usize = 1 << 18;
     /// So many bytes of paths.
-    const MOST_TEXT: usize = 32 << 20;
+    const MAX_TEXT: usize = 32 << 20;
 
     /// What [`TypeTable::place`] says.
     pub fn get<'a>(&'a mut self, table: &TypeTable, of: TypeId, offset: u64) -> Option<&'a Place> {
         let Self { known, text } = self;
-        if known.len() >= Self::MOST || *text >= Self::MOST_TEXT {
+        if known.len() >= Self::MAX_KEPT || *text >= Self::MAX_TEXT {
             known.clear();
             *text = 0;
         }

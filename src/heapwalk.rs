@@ -139,8 +139,8 @@ pub struct Chunk {
 impl Chunk {
     /// A chunk with a size in bytes, its header included: of 1 TiB and more, as many as are told.
     pub const fn new(at: Addr, size: u64, state: State, lead: u8, tail: i8) -> Self {
-        const MOST: u64 = (1 << 40) - 1;
-        let size = if size > MOST { MOST } else { size };
+        const MAX_CHUNK_SIZE: u64 = (1 << 40) - 1;
+        let size = if size > MAX_CHUNK_SIZE { MAX_CHUNK_SIZE } else { size };
         Self { at, size_low: size as u32, size_high: (size >> 32) as u8, state, lead, tail }
     }
 

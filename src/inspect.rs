@@ -156,11 +156,11 @@ pub fn walk(pid: i32) -> Result<Option<Walk>> {
 }
 
 /// A process that runs on is looked at so many times at most.
-const MOST_RUNNING: u32 = 4;
+const MAX_RUNNING: u32 = 4;
 
 /// Looks at a process that runs on. While threads change it, a heap may not look like one: then it is looked at again.
 fn run_on<T>(pid: i32, read: impl Fn(&Seen, &Walk, &mut TargetMemory) -> T) -> Result<Look<T>> {
-    let mut left = MOST_RUNNING;
+    let mut left = MAX_RUNNING;
     loop {
         left -= 1;
         let seen = running(pid)?.with_pages()?;

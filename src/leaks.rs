@@ -32,8 +32,8 @@ pub use edges::Pointer;
 pub use graph::{Graph, Pointers};
 pub use heuristics::{Heuristics, MappedFiles};
 pub use index::BlockIndex;
-pub use kernel::{KernelHeld, KernelHolder, Untold};
-pub use scan::{Beside, PartRead, for_words};
+pub use kernel::{KernelHeld, KernelHolder, Unavailable};
+pub use scan::{BlockVisitor, PartRead, for_words};
 
 /// What a root is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -115,7 +115,7 @@ pub struct Roots {
     /// What holds old words only, in blocks, too: no pointer there counts.
     pub stale: Vec<Range<Addr>>,
     /// Where else the kernel may hold pointers.
-    pub untold: Vec<Untold>,
+    pub untold: Vec<Unavailable>,
     /// Of how many threads it is not known where their signal stacks lie.
     pub unasked_threads: usize,
 }

@@ -182,7 +182,7 @@ pub mod internal {
 
     pub mod jump {
         pub use crate::jump::layout;
-        pub use crate::jump::nodes::{Nodes, Onward};
+        pub use crate::jump::nodes::{CallerRule, Nodes};
         pub use crate::jump::rules::Rules;
         pub use crate::jump::sampling::SizeOf;
         pub use crate::jump::shared::Shared;

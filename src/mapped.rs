@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Files that can be mapped at a time: large modules and their debug files.
-const MOST: usize = 512;
+const MAX_FILES: usize = 512;
 
-static PLACES: [Place; MOST] = [const { Place::empty() }; MOST];
+static PLACES: [Place; MAX_FILES] = [const { Place::empty() }; MAX_FILES];
 
 /// Whether a signal handler asks here.
 static IS_SURVIVED: AtomicBool = AtomicBool::new(false);

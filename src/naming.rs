@@ -2,7 +2,7 @@
 //! was found once is remembered.
 
 use crate::addr::{Addr, ModuleId, ObjAddr};
-use crate::check::verdict::Circumstances;
+use crate::check::verdict::Completeness;
 use crate::frameworks::KNOWN;
 use crate::paths::below;
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, TestInput, build, lack_names};
@@ -377,7 +377,7 @@ fn no_framework() -> String {
 }
 
 /// What a profile does not say of its recording, and a judge has to know.
-pub fn circumstances(recording: &Recording) -> Circumstances {
+pub fn circumstances(recording: &Recording) -> Completeness {
     let mut causes = recording.blind_spots.clone();
     if let LeakScan::Missed(cause) = &recording.leaks {
         causes.push(cause.clone());
@@ -394,7 +394,7 @@ pub fn circumstances(recording: &Recording) -> Circumstances {
             (false, false) => Some(no_framework()),
         }
     });
-    Circumstances {
+    Completeness {
         no_tests,
         timed_out: recording.timed_out,
         not_scanned: (!causes.is_empty()).then(|| causes.join("; ")),

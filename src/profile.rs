@@ -3,7 +3,7 @@
 //!
 //! Indices point into the tables of the same [`Profile`]; all are checked when a profile is built.
 
-use self::course::Course;
+use self::course::HeapHistory;
 use crate::addr::{Addr, ModuleId};
 use crate::sampling;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub use self::cost::{Conditions, Cost, PromotedAt};
 pub use self::samples::Samples;
 pub use self::stacks::{Stack, Stacks};
 pub use crate::figures::{
-    Amount, Anomalies, Arena, Capacity, FindingKind, Growth, Histograms, Stranded, TimelinePoint, Totals,
+    Amount, Anomalies, Arena, Capacity, CrossThreadFreed, FindingKind, Growth, Histograms, TimelinePoint, Totals,
 };
 
 pub mod births;
@@ -338,7 +338,7 @@ impl Profile {
             warnings: Vec::new(),
             processes: Vec::new(),
             saved: None,
-            course: Course::default(),
+            course: HeapHistory::default(),
         }
     }
 
@@ -498,7 +498,7 @@ pub struct Profile {
     /// How much of their blocks the program has not used (`--perturb`), each stack once: an index into `stacks`.
     pub capacities: Vec<(usize, Capacity)>,
     /// Which arenas of glibc blocks lay in that other threads have freed: by stack, an index into `stacks`, and arena. Only of what was just recorded, and where much was freed so.
-    pub stranded: Vec<(usize, Stranded)>,
+    pub stranded: Vec<(usize, CrossThreadFreed)>,
     pub findings: Vec<Finding>,
     /// The leak scan, if one was made.
     pub leaks: Option<leaks::Leaks>,
@@ -518,5 +518,5 @@ pub struct Profile {
     /// profile are scaled up already if it is sampled.
     pub saved: Option<Box<saved::Saved>>,
     /// What it was on the way to the end, if that was noted; stacks are indices into `stacks`.
-    pub course: Course<usize>,
+    pub course: HeapHistory<usize>,
 }

@@ -85,20 +85,20 @@ mod unseen;
 mod vm_sharers;
 
 pub use crate::jump::load::Promotion;
-pub use aftermath::BreakOff;
+pub use aftermath::TracingAborted;
 pub use archive::{Archive, ArchivedRecording};
 pub use breakoff::trace;
 pub use endings::{Ended, Endings};
 pub use error::SessionError;
 pub use heapcapture::HeapCapture;
-pub use interim::Interim;
+pub use interim::LiveSnapshot;
 pub use leakrecord::LeakScan;
 pub use modulerecord::ModuleRecord;
 pub use nearend::NearEnd;
 pub use period::Told;
 #[cfg(test)]
-pub use prospect::StaysWithTrap;
-pub use prospect::{Prospect, prospect_of};
+pub use prospect::JumpIneligible;
+pub use prospect::{EngineForecast, prospect_of};
 pub use recording::Recording;
 pub use requests::{Answer, Requests, Wish};
 pub use settings::{Settings, Target, new_session_id};

@@ -33,10 +33,10 @@ const NONBLOCK: i32 = 0o4000;
 const KNOWN_HIDDEN: [&str; 4] = [".cargo", ".rustup", ".conan", ".conan2"];
 
 /// So many files are read for single lines.
-const MOST_FILES: usize = 500;
+const MAX_FILES: usize = 500;
 
 /// So much text is kept of them, in bytes.
-const MOST_TEXT: usize = 32 << 20;
+const MAX_TEXT: usize = 32 << 20;
 
 /// Lines of source files, each of which is read once.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ impl Lines {
         readers.join(&if module.as_os_str().is_empty() { users.of_module(module) } else { users.clone() });
         let key = (file.to_owned(), readers);
         if !self.texts.contains_key(&key) {
-            if self.texts.len() >= MOST_FILES || self.kept >= MOST_TEXT {
+            if self.texts.len() >= MAX_FILES || self.kept >= MAX_TEXT {
                 return None;
             }
             let text = Text::of(Path::new(file), &key.1).ok();

@@ -39,7 +39,7 @@ pub use files::{Bytes, DebugServers, FileVersion, Search};
 pub use perfmap::PerfMap;
 pub use similar::Similar;
 
-use ahead::Ahead;
+use ahead::Prefetch;
 use beside::both;
 use dwarf::{DwarfData, DwarfFrames, DwarfLookup};
 use split::{Owner, SplitFiles, SplitLoader, SplitSections};
@@ -89,7 +89,7 @@ pub struct Symbolizer {
     perf_map: Option<PerfMap>,
     warnings: Vec<String>,
     variables: FxHashMap<ModuleId, Variables>,
-    ahead: Ahead,
+    ahead: Prefetch,
 }
 
 impl Symbolizer {

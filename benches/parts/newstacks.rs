@@ -13,8 +13,8 @@ const COUNTS: [u32; 2] = [400_000, 1_000_000];
 const ROUNDS: usize = 5;
 
 /// The project's limits: microseconds of wall time and bytes of memory for each new stack.
-const MOST_MICROSECONDS: f64 = 2.0;
-const MOST_BYTES: f64 = 200.0;
+const MAX_MICROSECONDS: f64 = 2.0;
+const MAX_BYTES: f64 = 200.0;
 
 /// What a run took.
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ pub fn table() {
         }
         let slope = |figure: fn(&Run) -> f64| (figure(&many) - figure(&few)) / f64::from(COUNTS[1] - COUNTS[0]);
         println!(
-            "{:<44} {:>6.2} µs {:>6.2} µs {:>7.0} B   limit {MOST_MICROSECONDS} µs of wall time, {MOST_BYTES} B",
+            "{:<44} {:>6.2} µs {:>6.2} µs {:>7.0} B   limit {MAX_MICROSECONDS} µs of wall time, {MAX_BYTES} B",
             "  each new stack",
             slope(|run| run.wall) * 1e6,
             slope(|run| run.cpu) * 1e6,

@@ -7,7 +7,7 @@ use heaptrace::internal::jump::layout::{
     Active, CELL_HEAD, CELL_TAIL, FREE_STACKS, Form, RBP_SAME, RECORD_SIZE, RECORD_WHAT, REGION_SIZE, RING_LEAST,
     STATE_ACTIVE, cell_at, ring_at,
 };
-use heaptrace::internal::jump::{Nodes, Onward, STUB_SIZE, STUBS, Shared};
+use heaptrace::internal::jump::{CallerRule, Nodes, STUB_SIZE, STUBS, Shared};
 use heaptrace::internal::trace::{EventKind, StackNode};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -79,13 +79,13 @@ fn walk(name: &str, calls: &Calls) {
     let mut nodes = Nodes::new(&lab);
     // Behind the call, which is the same for all, numbers are one higher.
     let leaf = (&raw const heaptrace_bench_after_call) as u64;
-    let on = Onward::Caller { form: Form::Rsp, offset: FRAME as i32, rbp: RBP_SAME };
+    let on = CallerRule::Caller { form: Form::Rsp, offset: FRAME as i32, rbp: RBP_SAME };
     assert!(nodes.publish(&lab, 1, 0, leaf, on));
     let inner: HashSet<u32> = calls.nodes.iter().flatten().map(|(parent, _)| *parent).collect();
     for (number, node) in calls.nodes.iter().enumerate() {
         let Some((parent, ra)) = *node else { continue };
         let id = number as u32 + 1;
-        let onward = if inner.contains(&(number as u32)) { on } else { Onward::End(id) };
+        let onward = if inner.contains(&(number as u32)) { on } else { CallerRule::End(id) };
         assert!(nodes.publish(&lab, id, parent + 1, ra, onward), "{name}: no room");
     }
     lab.write(STATE_ACTIVE, &(Active::Record as u32).to_le_bytes());

@@ -37,7 +37,7 @@ pub enum Text {
 }
 
 /// What is read of a text at most, in bytes.
-const MOST: u64 = 64 << 20;
+const MAX_TEXT_BYTES: u64 = 64 << 20;
 
 /// So much is read at a time.
 const PIECE: usize = 1024;
@@ -101,7 +101,7 @@ impl Text {
 /// What the text at `from` takes in bytes, of `most` characters at most, with its end. None if it can't be read.
 fn size_of(from: Addr, most: u64, unit: u8, read: &mut Read<'_>) -> Option<u64> {
     let unit = u64::from(unit.max(1));
-    let most = most.min(MOST / unit);
+    let most = most.min(MAX_TEXT_BYTES / unit);
     let mut piece = [0; PIECE];
     let mut length = 0;
     while length < most {

@@ -5,7 +5,7 @@ use iced_x86::{
 };
 
 /// So many instructions are looked at.
-const MOST: usize = 64;
+const MAX_INSTRUCTIONS: usize = 64;
 
 /// So many bytes of code are read at once.
 const PIECE: usize = 128;
@@ -20,7 +20,7 @@ pub fn is_dead(register: Register, address: u64, mut code: impl FnMut(u64, &mut 
     // where a way joins another one: nothing new follows
     let mut joined = Vec::new();
     let mut factory = InstructionInfoFactory::new();
-    let mut left = MOST;
+    let mut left = MAX_INSTRUCTIONS;
     while let Some(address) = ways.pop() {
         let mut bytes = [0; PIECE];
         let read = code(address, &mut bytes);

@@ -12,10 +12,10 @@ use crate::profile::{Location, ModuleInfo, Profile};
 const TABLE: &str = include_str!("known.supp");
 
 /// A place that has more lost blocks than this has lost them again and again: that is no leak that is known.
-pub(super) const MOST_BLOCKS: u64 = 32;
+pub(super) const MAX_BLOCKS: u64 = 32;
 
 /// So many blocks may hang on them.
-pub(super) const MOST_HELD: u64 = 1024;
+pub(super) const MAX_HELD: u64 = 1024;
 
 /// What an allocator's own module has allocated in its constructors is called.
 pub(super) const OF_ALLOCATOR: &str = "what the allocator keeps for itself";

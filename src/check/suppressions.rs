@@ -165,7 +165,7 @@ impl SuppressionRule {
         }
         let mut classes = self.classes;
         for (hides, amount) in classes.iter_mut().zip(site.amounts) {
-            *hides &= amount.objects <= known::MOST_BLOCKS && site.holds.objects <= known::MOST_HELD;
+            *hides &= amount.objects <= known::MAX_BLOCKS && site.holds.objects <= known::MAX_HELD;
         }
         classes
     }

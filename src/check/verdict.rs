@@ -71,7 +71,7 @@ pub struct Limits {
 
 /// What the profile itself does not say.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Circumstances {
+pub struct Completeness {
     /// Whether the program was ended because its time was up.
     pub timed_out: bool,
     /// Why memory was not read, if it was not; or why what was read can't be judged.
@@ -85,7 +85,7 @@ pub struct Circumstances {
 }
 
 /// Sets [`Profile::verdict`] and [`Profile::budgets`]. Suppressions and the baseline must have been applied before.
-pub fn judge(profile: &mut Profile, policy: &Policy, circumstances: &Circumstances) {
+pub fn judge(profile: &mut Profile, policy: &Policy, circumstances: &Completeness) {
     let leaked = profile.leaks.as_ref().map_or(Amount::default(), |leaks| {
         leaks
             .sum(|site, class| site.counts(&policy.leak_kinds, class))
@@ -174,7 +174,7 @@ struct Found {
 }
 
 impl Found {
-    fn verdict(self, profile: &Profile, policy: &Policy, circumstances: &Circumstances) -> Verdict {
+    fn verdict(self, profile: &Profile, policy: &Policy, circumstances: &Completeness) -> Verdict {
         let exit = profile.meta.process.exit;
         let killed = exit == Some(Exit::Signal(SIGKILL)) && profile.leaks.is_none();
         let failure = failure(exit).filter(|_| killed || !circumstances.is_child);
@@ -243,7 +243,7 @@ fn unreliable(profile: &Profile) -> Vec<String> {
 }
 
 /// Why more may be wrong than was found.
-fn unobserved(profile: &Profile, policy: &Policy, circumstances: &Circumstances) -> Vec<String> {
+fn unobserved(profile: &Profile, policy: &Policy, circumstances: &Completeness) -> Vec<String> {
     let mut reasons = Vec::new();
     if profile.allocators.iter().all(|allocator| allocator.functions.is_empty()) {
         reasons.push("no allocator function was found in the program: nothing that it allocated was seen".to_owned());

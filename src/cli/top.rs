@@ -1,7 +1,7 @@
 //! `heaptrace top`.
 
 use super::{
-    AttachTarget, Engine, LEAST_INTERVAL, Occasions, ProfileOptions, Refusal, Unwinder, Verbosity, When, values,
+    AttachTarget, Engine, MIN_INTERVAL, Occasions, ProfileOptions, Refusal, Unwinder, Verbosity, When, values,
 };
 use crate::ctl::Order;
 use crate::export::PprofColumns;
@@ -151,7 +151,7 @@ pub(super) fn resolve(
             // nothing that is shown needs them
             free_stacks: false,
             sample_interval: match (arguments.sample_interval, arguments.max_overhead) {
-                (0, Some(_)) => LEAST_INTERVAL,
+                (0, Some(_)) => MIN_INTERVAL,
                 (interval, _) => interval,
             },
             max_overhead: arguments.max_overhead,

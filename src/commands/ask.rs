@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const PATIENCE_FOR_LEAKS: Duration = Duration::from_secs(300);
 
 /// How long it may take to carry out an order.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// After this time without an answer the user is told.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -73,7 +73,7 @@ pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
         Order::Detach => Command::Detach,
     };
     let mut tracer = socket::connect_to_tracer_of(pid)?;
-    let asked = ask(&mut tracer, pid, command, Look { top: None, color: false, width: 0 }, PATIENCE);
+    let asked = ask(&mut tracer, pid, command, Look { top: None, color: false, width: 0 }, TIMEOUT);
     let text = match options.order {
         Order::Detach => wait_until_let_go(&tracer, pid, asked)?,
         Order::Pause | Order::Resume | Order::Mark(_) => asked?,
@@ -92,8 +92,8 @@ fn wait_until_let_go(tracer: &TracerOf, pid: i32, asked: anyhow::Result<String>)
     }
     let since = Instant::now();
     while tracer.still_traces() {
-        if since.elapsed() > PATIENCE {
-            bail!("process {pid} is still being traced after {} s", PATIENCE.as_secs());
+        if since.elapsed() > TIMEOUT {
+            bail!("process {pid} is still being traced after {} s", TIMEOUT.as_secs());
         }
         std::thread::sleep(POLL);
     }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// What a recording became.
 #[derive(Debug)]
-pub struct Concluded {
+pub struct RunOutcome {
     /// The profile.
     pub profile: Profile,
     /// What became of each output file.
@@ -136,7 +136,7 @@ impl Destinations {
     }
 }
 
-impl Concluded {
+impl RunOutcome {
     /// Whether something could not be written or passed on, or does not exist that the user has named.
     pub fn has_failed(&self) -> bool {
         let lost = self.files.iter().any(|file| file.result.is_err());
@@ -175,7 +175,7 @@ pub fn conclude(
     early: Option<EarlyNames>,
     options: &ProfileOptions,
     destinations: &Destinations,
-) -> Concluded {
+) -> RunOutcome {
     let beforehand = early.map_or(Beforehand::Nothing, |early| Beforehand::Early(Box::new(early)));
     conclude_as(traced, FIRST, options, destinations, None, beforehand)
 }
@@ -186,7 +186,7 @@ pub fn conclude_trace(
     names: Names,
     options: &ProfileOptions,
     destinations: &Destinations,
-) -> Concluded {
+) -> RunOutcome {
     conclude_as(traced, FIRST, options, destinations, None, Beforehand::Recorded(names))
 }
 
@@ -196,12 +196,12 @@ pub fn conclude_one_of(
     number: u32,
     options: &ProfileOptions,
     destinations: &Destinations,
-) -> Concluded {
+) -> RunOutcome {
     conclude_as(traced, number, options, destinations, None, Beforehand::Nothing)
 }
 
 /// The same for a check: its report takes the place of the summary.
-pub fn conclude_check(traced: Traced, destinations: &Destinations, judging: &Judging<'_>) -> Concluded {
+pub fn conclude_check(traced: Traced, destinations: &Destinations, judging: &Judging<'_>) -> RunOutcome {
     let options = judging.options;
     conclude_as(traced, FIRST, &options.run.profile, destinations, Some(judging), Beforehand::Nothing)
 }
@@ -213,7 +213,7 @@ fn conclude_as(
     destinations: &Destinations,
     judging: Option<&Judging<'_>>,
     beforehand: Beforehand,
-) -> Concluded {
+) -> RunOutcome {
     limits::give_back_freed();
     let modules: Vec<ModuleRecord> = traced.all().flat_map(|recording| recording.modules.iter().cloned()).collect();
     let another_user = traced.all().any(|recording| recording.process.of_another_user);
@@ -338,7 +338,7 @@ fn conclude_as(
     for error in &not_passed_on {
         tell(&error.to_string());
     }
-    Concluded {
+    RunOutcome {
         profile,
         files,
         unsaved: saved.failures,

@@ -55,11 +55,11 @@ impl Contents {
         let mut blocks: Vec<Block> = heap.live_blocks().filter_map(of).collect();
         blocks.sort_unstable_by_key(|block| block.addr);
         let bytes = blocks.iter().map(|block| block.size).fold(0, u64::saturating_add);
-        if blocks.len() > ctl::MOST_BLOCKS {
+        if blocks.len() > ctl::MAX_BLOCKS {
             return Err(format!(
                 "--contents writes one file for each block, {} at most, and {} are live: `heaptrace ctl PID mark NAME` and --since NAME \
                  choose those that were allocated since",
-                grouped(ctl::MOST_BLOCKS as u64),
+                grouped(ctl::MAX_BLOCKS as u64),
                 grouped(blocks.len() as u64)
             ));
         }
@@ -181,8 +181,8 @@ impl Folder {
     /// The disk is full; the connection breaks; what comes is nothing of the kind.
     pub(super) fn receive(&self, blocks: u64, limit: u64, from: &mut impl Read) -> anyhow::Result<u64> {
         let mut all = 0u64;
-        if blocks > ctl::MOST_BLOCKS as u64 {
-            bail!("the tracer announces {blocks} blocks, more than the {} that may be sent", ctl::MOST_BLOCKS);
+        if blocks > ctl::MAX_BLOCKS as u64 {
+            bail!("the tracer announces {blocks} blocks, more than the {} that may be sent", ctl::MAX_BLOCKS);
         }
         for _ in 0..blocks {
             if let Some(signal) = control::waiting_request_to_end() {

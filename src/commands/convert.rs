@@ -1,6 +1,6 @@
 //! `heaptrace convert`: a trace becomes profiles, as the run that wrote it would have made them, or one of a part of it.
 
-use super::conclude::{Concluded, Destinations, conclude_trace};
+use super::conclude::{Destinations, RunOutcome, conclude_trace};
 use super::tell;
 use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, whole_trace};
 use crate::event::EventKind;
@@ -36,7 +36,7 @@ const STDIN: &str = "-";
 const PIECE: usize = 1 << 18;
 
 /// After so many items, memory and progress are looked at, or after so many bytes that were unpacked. A process counts as more of them.
-const LOOK: u64 = 1 << 16;
+const PROGRESS_EVENTS: u64 = 1 << 16;
 const LOOK_BYTES: u64 = 16 << 20;
 const LOOK_PROCESS: u64 = 1 << 7;
 
@@ -44,10 +44,10 @@ const LOOK_PROCESS: u64 = 1 << 7;
 const NAMES_SHARE: u64 = 16;
 
 /// So many bytes that can't be read are counted.
-const MOST_SKIPPED: u64 = 256 << 20;
+const MAX_SKIPPED: u64 = 256 << 20;
 
 /// With less memory than this left, in bytes, a trace is not read on.
-const LEAST_MEMORY: u64 = 48 << 20;
+const MIN_MEMORY: u64 = 48 << 20;
 
 /// Makes the profiles.
 ///
@@ -92,7 +92,7 @@ pub fn begins_as_trace(mut file: impl Read) -> io::Result<bool> {
     Ok(unpacked == MAGIC)
 }
 
-fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Result<Concluded> {
+fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Result<RunOutcome> {
     let wanted = Wanted {
         part: options.part,
         thread: options.thread.clone(),
@@ -147,7 +147,7 @@ fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
         replay.take(item);
         if watch.is_due(reader.offset()) {
             progress.tick(count.load(Ordering::Relaxed));
-            if limits::is_memory_short() || limits::available_memory().is_some_and(|left| left < LEAST_MEMORY) {
+            if limits::is_memory_short() || limits::available_memory().is_some_and(|left| left < MIN_MEMORY) {
                 bail!(
                     "there is not enough memory for what is live in this trace at byte {}: convert it on a machine with more",
                     reader.offset()
@@ -164,9 +164,9 @@ fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
     };
     let outcome = match (replay.finish(reader.gaps(), ending), damage) {
         (Ok(outcome), Some(damage)) => {
-            let unread = match reader.skip_rest(MOST_SKIPPED) {
-                rest if rest < MOST_SKIPPED => format!("{}{unpacked}", plural(rest, "byte")),
-                _ => format!("more than {} MiB{unpacked}", MOST_SKIPPED >> 20),
+            let unread = match reader.skip_rest(MAX_SKIPPED) {
+                rest if rest < MAX_SKIPPED => format!("{}{unpacked}", plural(rest, "byte")),
+                _ => format!("more than {} MiB{unpacked}", MAX_SKIPPED >> 20),
             };
             drop(progress);
             tell(&format!(
@@ -201,7 +201,7 @@ impl Watch {
     fn note(&mut self, item: &Item<'_>) {
         self.items += match item {
             // A copy of all that its parent has.
-            Item::Event(told) if matches!(told.event.kind, EventKind::Forked { .. }) => LOOK,
+            Item::Event(told) if matches!(told.event.kind, EventKind::Forked { .. }) => PROGRESS_EVENTS,
             Item::Event(told) if matches!(told.event.kind, EventKind::Began { .. }) => LOOK_PROCESS,
             Item::Process(_) => LOOK_PROCESS,
             _ => 1,
@@ -209,7 +209,7 @@ impl Watch {
     }
 
     fn is_due(&mut self, offset: u64) -> bool {
-        let is_due = self.items >= LOOK || offset >= self.looked_at.saturating_add(LOOK_BYTES);
+        let is_due = self.items >= PROGRESS_EVENTS || offset >= self.looked_at.saturating_add(LOOK_BYTES);
         if is_due {
             *self = Self { items: 0, looked_at: offset };
         }

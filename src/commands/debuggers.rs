@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(5);
 
 /// How often. A debugger that may not attach ends after some tenths of a second.
-pub const LOOK: Duration = Duration::from_millis(20);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// So often in all: some runtimes handle faults all the time, and mean no crash.
-const MOST_LOOKS: u32 = 500;
+const MAX_LOOKS: u32 = 500;
 
 /// How names of debuggers begin, and of what asks them for stacks.
 const NAMES: [&str; 5] = ["gdb", "lldb", "gstack", "pstack", "eu-stack"];
@@ -32,7 +32,7 @@ pub struct Debuggers {
 impl Debuggers {
     /// Whether one is looked for at this moment.
     pub fn is_awaited(&self) -> bool {
-        self.found.is_none() && self.looks < MOST_LOOKS && self.latest.is_some_and(|latest| latest.elapsed() < SOON)
+        self.found.is_none() && self.looks < MAX_LOOKS && self.latest.is_some_and(|latest| latest.elapsed() < SOON)
     }
 
     /// To be called again and again.

@@ -33,7 +33,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
 /// How many times the command can wait to be run.
-const MOST_WAITING: usize = 256;
+const MAX_WAITING: usize = 256;
 
 /// The variable that holds the file's path.
 const FILE_VARIABLE: &str = "HEAPTRACE_FILE";
@@ -108,7 +108,7 @@ fn in_words(status: ExitStatus) -> &'static str {
 pub enum Cut {
     /// It took too long.
     #[error("after {} s", .0.as_secs())]
-    Late(Duration),
+    Pending(Duration),
     /// A signal to heaptrace asked for its end.
     #[error("by {}", control::signal_name(*.0))]
     Signal(i32),
@@ -116,7 +116,7 @@ pub enum Cut {
 
 /// Runs the command for files of processes that are traced on, one after the other, on a thread of its own.
 #[derive(Debug)]
-pub struct Passer {
+pub struct HookRunner {
     orders: Mutex<Option<SyncSender<Order>>>,
     over: Arc<Mutex<Option<Instant>>>,
     thread: Mutex<Option<JoinHandle<bool>>>,
@@ -126,11 +126,11 @@ pub struct Passer {
 
 /// Those whose files' turn has not come, though nobody is traced any more.
 #[derive(Debug, Default)]
-pub struct Passers(Mutex<Vec<Arc<Passer>>>);
+pub struct Passers(Mutex<Vec<Arc<HookRunner>>>);
 
 impl Passers {
     /// Tells the passer that nobody is traced any more, and keeps it.
-    pub fn close(&self, passer: Arc<Passer>) {
+    pub fn close(&self, passer: Arc<HookRunner>) {
         passer.close();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(passer);
     }
@@ -152,14 +152,14 @@ struct Order {
     span: Span,
 }
 
-impl Passer {
+impl HookRunner {
     /// Starts the thread, if `options` name a command.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn start(options: &ProfileOptions) -> io::Result<Option<Self>> {
         let Some(command) = options.on_profile.clone() else { return Ok(None) };
-        let (orders, to_do) = mpsc::sync_channel(MOST_WAITING);
+        let (orders, to_do) = mpsc::sync_channel(MAX_WAITING);
         let over = Arc::new(Mutex::new(None));
         let work = Work { command, over: Arc::clone(&over), quiet: options.verbosity == Verbosity::Quiet };
         let thread = std::thread::Builder::new().name("on-profile".to_owned()).spawn(move || work.all(&to_do))?;
@@ -275,7 +275,7 @@ impl<S: Fn() -> Option<Instant>> Patience<S> {
             return Some(Cut::Signal(signal));
         }
         if waited >= self.grace {
-            return Some(Cut::Late(self.grace));
+            return Some(Cut::Pending(self.grace));
         }
         if waited >= SILENCE && !self.told {
             self.told = true;
@@ -354,7 +354,7 @@ mod tests {
         let command = "tail -f /dev/null & echo $! > $HEAPTRACE_FILE; trap '' TERM; while :; do sleep 0.1; done";
         let mut patience = Patience::new(|| Some(now), grace, true);
         let failed = run_for(command.as_ref(), &file, SPAN, &mut patience).unwrap_err();
-        assert!(matches!(failed, HookError::Cut { cut: Cut::Late(limit), .. } if limit == grace), "{failed}");
+        assert!(matches!(failed, HookError::Cut { cut: Cut::Pending(limit), .. } if limit == grace), "{failed}");
         assert!(now.elapsed() >= grace + TO_CLEAR_UP);
         let child = std::fs::read_to_string(&file).unwrap();
         assert!(!Path::new(&format!("/proc/{}/exe", child.trim())).exists(), "{child}");

@@ -5,13 +5,13 @@
 use super::conclude::wanted;
 use super::saver::Snapshots;
 use super::service::mark_name;
-use crate::ctl::{Base, Grouping, MOST_FRAMES, MOST_SITES, TopAnswer, TopFrame, TopQuestion, TopSite};
+use crate::ctl::{Base, Grouping, MAX_FRAMES, MAX_SITES, TopAnswer, TopFrame, TopQuestion, TopSite};
 use crate::export::frames::{Stacks, told_frames};
 use crate::figures::Amount;
 use crate::heapmodel::{HeapView, SiteKey, SiteStats};
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
-use crate::session::{Interim, Wish};
+use crate::session::{LiveSnapshot, Wish};
 use crate::top::{Group, Labels, Moment, Row, Watch, by_stack};
 use rustc_hash::FxHashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -44,7 +44,7 @@ impl Live {
         let interim = snapshots.view(pid, false, None)?;
         let stacks = by_stack(interim.heap().sites());
         let (now, peak_bytes) = moment(&interim, stacks.values().map(|figures| (figures.live, figures.allocated)));
-        let sites = question.sites.min(MOST_SITES);
+        let sites = question.sites.min(MAX_SITES);
         let by_name = !question.filter.is_empty() || question.group != Grouping::Site;
         let most = if by_name { usize::MAX } else { sites * STACKS_FOR_A_SITE };
         let rows = self.watch.look(now, &stacks, question.order, most);
@@ -99,7 +99,7 @@ impl Live {
     }
 
     /// The rows as sites, in their order; so many sites at most.
-    fn name(&mut self, snapshots: Snapshots<'_>, interim: Interim, rows: &[Row], most: usize) -> Vec<TopSite> {
+    fn name(&mut self, snapshots: Snapshots<'_>, interim: LiveSnapshot, rows: &[Row], most: usize) -> Vec<TopSite> {
         let (profile, stacks) = self.profile_of(snapshots, interim, rows);
         sites(&profile, rows.iter().copied().zip(stacks), most)
     }
@@ -108,11 +108,11 @@ impl Live {
     fn by_name(
         &mut self,
         snapshots: Snapshots<'_>,
-        interim: Interim,
+        interim: LiveSnapshot,
         rows: &[Row],
         question: &TopQuestion,
     ) -> Vec<TopSite> {
-        let most = question.sites.min(MOST_SITES);
+        let most = question.sites.min(MAX_SITES);
         let places = self.labels.to_name(rows, question.group, most * STACKS_FOR_A_SITE);
         let asked: Vec<Row> = places.iter().filter_map(|place| rows.get(*place).copied()).collect();
         let (profile, stacks) = self.profile_of(snapshots, interim, &asked);
@@ -138,7 +138,7 @@ impl Live {
     fn profile_of(
         &mut self,
         snapshots: Snapshots<'_>,
-        interim: Interim,
+        interim: LiveSnapshot,
         rows: &[Row],
     ) -> (Profile, Vec<Option<usize>>) {
         // Each row is a site of its own, whose size says which one it is.
@@ -204,12 +204,12 @@ fn site_of(profile: &Profile, group: Group, grouping: Grouping, stack_of: &FxHas
 }
 
 fn frames(profile: &Profile, stack: usize) -> Vec<TopFrame> {
-    let frames = told_frames(profile, stack, MOST_FRAMES).into_iter();
+    let frames = told_frames(profile, stack, MAX_FRAMES).into_iter();
     frames.map(|(function, place, dull)| TopFrame { function, place, dull }).collect()
 }
 
 /// What is known of the whole heap, and its peak in bytes. Where blocks are sampled, their number is what the sites stand for.
-fn moment(interim: &Interim, sites: impl Iterator<Item = (Amount, Amount)>) -> (Moment, u64) {
+fn moment(interim: &LiveSnapshot, sites: impl Iterator<Item = (Amount, Amount)>) -> (Moment, u64) {
     let heap: &HeapView = interim.heap();
     let totals = heap.totals();
     let mut live = Amount { objects: totals.live_blocks, bytes: totals.live_bytes };

@@ -26,7 +26,7 @@ const EACH: u64 = 128 << 20;
 const QUARTERS: u64 = 4;
 
 /// After so many files it is looked whether there is memory for more.
-const LOOK: usize = 32;
+const PROGRESS_FILES: usize = 32;
 
 /// And after each that has more samples than this.
 const LARGE: usize = 1 << 14;
@@ -206,7 +206,7 @@ fn read_each(
             let large = read.as_ref().is_ok_and(|profile| profile.samples.len() > LARGE);
             let needs = each(index, read)?;
             since += 1;
-            if large || since >= LOOK {
+            if large || since >= PROGRESS_FILES {
                 since = 0;
                 if !is_memory_left(needs) {
                     bail!(

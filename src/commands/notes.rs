@@ -4,7 +4,7 @@ use crate::addr::StackId;
 use crate::cli::ProfileOptions;
 use crate::event::Generation;
 use crate::export::Format;
-use crate::profile::course::{Course, HeapAt};
+use crate::profile::course::{HeapAt, HeapHistory};
 use crate::progress::Progress;
 use crate::session::{Recording, Traced};
 use crate::tracer::pressure;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// See the module's head. It is of the process that tracing began with.
 #[derive(Debug, Default)]
 pub struct Notes {
-    course: Mutex<Course<StackId>>,
+    course: Mutex<HeapHistory<StackId>>,
     /// The process.
     first: OnceLock<i32>,
 }
@@ -52,7 +52,7 @@ impl Notes {
 
     /// What was noted, as the file of the end can show it: heaps of whole processes say nothing beside blocks between two marks, nor do
     /// ids of stacks that have changed.
-    pub fn take(&self, traced: &Traced, options: &ProfileOptions) -> Course<StackId> {
+    pub fn take(&self, traced: &Traced, options: &ProfileOptions) -> HeapHistory<StackId> {
         let mut course = std::mem::take(&mut *self.course.lock().unwrap_or_else(PoisonError::into_inner));
         if traced.is_renumbered || options.occasions.generation != Generation::default() {
             course.heaps.clear();

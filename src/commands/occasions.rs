@@ -1,6 +1,6 @@
 //! Snapshots and marks that `run`, `attach` and `check` make by themselves: the control thread sees when, the saver writes.
 
-use super::hook::Passer;
+use super::hook::HookRunner;
 use super::notes::Notes;
 use super::saver::{Problems, Saver};
 use crate::cli::{Occasions, ProfileOptions};
@@ -62,7 +62,7 @@ impl Watcher {
         control: &Arc<Control>,
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
-        passer: Option<&Arc<Passer>>,
+        passer: Option<&Arc<HookRunner>>,
         notes: Option<&Arc<Notes>>,
     ) -> anyhow::Result<Self> {
         let wanted = options.occasions.clone();

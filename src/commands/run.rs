@@ -11,7 +11,7 @@ use crate::export::Source;
 use crate::fill;
 use crate::profile::Exit;
 use crate::progress::Progress;
-use crate::session::{BreakOff, SessionError, Settings, Target, Traced, exit_of};
+use crate::session::{SessionError, Settings, Target, Traced, TracingAborted, exit_of};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
 use crate::tracer::status::WaitStatus;
@@ -90,7 +90,7 @@ pub(super) fn trace(
         Ok(traced) => traced,
         Err(error) => {
             // The program lives on as a child of ours: whoever waits for us waits for it.
-            if let Some(&SessionError::BrokenOff(BreakOff { child: Some(pid), .. })) = error.downcast_ref() {
+            if let Some(&SessionError::BrokenOff(TracingAborted { child: Some(pid), .. })) = error.downcast_ref() {
                 super::tell(&super::message(&error));
                 wait_as_parent(pid)?;
                 return Ok(None);

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 const PART: u64 = 2;
 
 /// With less memory than this left besides, in bytes, no further file is added to a sum.
-const LEAST_MEMORY: u64 = 64 << 20;
+const MIN_MEMORY: u64 = 64 << 20;
 
 /// How much a file that is read may take, by the memory that is free: one of `shares` parts of what all may.
 pub fn memory_limits(shares: u64) -> Limits {
@@ -30,7 +30,7 @@ pub fn memory_limits(shares: u64) -> Limits {
 
 /// Whether there is memory for a sum that needs so many bytes more before it is written.
 pub fn is_memory_left(needs: u64) -> bool {
-    let least = needs.saturating_add(LEAST_MEMORY);
+    let least = needs.saturating_add(MIN_MEMORY);
     !limits::is_memory_short() && limits::available_memory().is_none_or(|left| left >= least)
 }
 

@@ -1,7 +1,7 @@
 //! Snapshots of processes that are traced on: the tracer thread gives a view, and this thread names it and writes it.
 
 use super::conclude::{export_options, wanted};
-use super::hook::{Passer, Span};
+use super::hook::{HookRunner, Span};
 use super::notes::Notes;
 use super::{owners, tell};
 use crate::cli::{ProfileOptions, Verbosity};
@@ -11,7 +11,7 @@ use crate::export::{ExportOptions, Source};
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
 use crate::progress::Progress;
-use crate::session::{Answer, Interim, Recording, Requests, Wish};
+use crate::session::{Answer, LiveSnapshot, Recording, Requests, Wish};
 use crate::tracer::control::Control;
 use crate::tracer::files;
 use crate::triggers::Kept;
@@ -36,7 +36,7 @@ impl Snapshots<'_> {
     ///
     /// # Errors
     /// Why there is none, in words.
-    pub(super) fn view(&self, pid: i32, with_blocks: bool, at: Option<MarkName>) -> Result<Interim, String> {
+    pub(super) fn view(&self, pid: i32, with_blocks: bool, at: Option<MarkName>) -> Result<LiveSnapshot, String> {
         let wish = Wish::View { blocks: with_blocks, at };
         match self.requests.ask(self.control, pid, wish).ok_or("tracing has just ended")?? {
             Answer::Viewed(interim) => Ok(*interim),
@@ -50,7 +50,7 @@ impl Snapshots<'_> {
     /// There is no such mark.
     pub(super) fn name(
         &self,
-        interim: Interim,
+        interim: LiveSnapshot,
         since: Option<MarkName>,
         known: &mut KnownNames,
     ) -> Result<Profile, String> {
@@ -97,7 +97,7 @@ impl Saver {
         control: &Arc<Control>,
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
-        passer: Option<&Arc<Passer>>,
+        passer: Option<&Arc<HookRunner>>,
         notes: Option<&Arc<Notes>>,
     ) -> anyhow::Result<Self> {
         let outputs = Outputs::prepare(&options.occasions.outputs, None, owners())?
@@ -142,7 +142,7 @@ impl Saver {
             let broken = "internal error: the thread that writes snapshots broke down";
             return Problems { told: vec![broken.to_owned()], missing: true };
         };
-        if missing > MOST_PROBLEMS {
+        if missing > MAX_PROBLEMS {
             problems.push(format!("{missing} files of snapshots are missing in all"));
         }
         if skipped > 0 {
@@ -171,7 +171,7 @@ struct Work {
     control: Arc<Control>,
     requests: Arc<Requests>,
     progress: Arc<Progress>,
-    passer: Option<Arc<Passer>>,
+    passer: Option<Arc<HookRunner>>,
     notes: Option<Arc<Notes>>,
     options: ProfileOptions,
     outputs: Outputs,
@@ -211,7 +211,7 @@ impl Work {
             }
             span = Some(Span::of(&profile));
             live += totals.live_bytes;
-            files.extend(self.outputs.write(Scope::All, &profile, &export, &mut Impatient));
+            files.extend(self.outputs.write(Scope::All, &profile, &export, &mut NonBlockingOutputs));
         }
         for file in &files {
             match &file.result {
@@ -222,7 +222,7 @@ impl Work {
                 Err(error) => {
                     let problem = format!("a snapshot is missing: {}: {error}", file.path.display());
                     // At once: until the end somebody may make room.
-                    if self.saved.missing < MOST_PROBLEMS {
+                    if self.saved.missing < MAX_PROBLEMS {
                         tell(&problem);
                         self.saved.problems.push(problem);
                     }
@@ -251,13 +251,13 @@ impl Work {
 }
 
 /// So many things that went wrong are told.
-const MOST_PROBLEMS: usize = 10;
+const MAX_PROBLEMS: usize = 10;
 
 /// A pipe without a reader, or with one that takes nothing, gets no snapshot: the next one is to come in time.
 #[derive(Debug)]
-pub(super) struct Impatient;
+pub(super) struct NonBlockingOutputs;
 
-impl DirectOutputs for Impatient {
+impl DirectOutputs for NonBlockingOutputs {
     fn open(&mut self, path: &Path) -> io::Result<Option<File>> {
         files::open_without_blocking(path)
     }

@@ -4,9 +4,9 @@
 //! writes what the parts before have not told. The user's command runs on another thread (`hook.rs`).
 
 use super::conclude::{export_options, wanted};
-use super::hook::{Passer, Span};
+use super::hook::{HookRunner, Span};
 use super::notes::Notes;
-use super::saver::{Impatient, Snapshots};
+use super::saver::{NonBlockingOutputs, Snapshots};
 use super::tell;
 use crate::cli::{ProfileOptions, SeriesOptions};
 use crate::export::ExportOptions;
@@ -27,7 +27,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often it is looked whether a part is due, at least.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The series of the processes that are traced.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl Series {
         control: &Arc<Control>,
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
-        passer: Option<&Arc<Passer>>,
+        passer: Option<&Arc<HookRunner>>,
         notes: Option<&Arc<Notes>>,
         ended: Ended,
     ) -> anyhow::Result<Running> {
@@ -245,7 +245,7 @@ struct Writer {
     control: Arc<Control>,
     requests: Arc<Requests>,
     progress: Arc<Progress>,
-    passer: Option<Arc<Passer>>,
+    passer: Option<Arc<HookRunner>>,
     notes: Option<Arc<Notes>>,
     ended: Ended,
     known: KnownNames,
@@ -255,7 +255,7 @@ impl Writer {
     fn run(&mut self, stopped: &Receiver<()>) {
         let SeriesOptions { every, every_allocations, min_interval, .. } = self.series.options;
         let every = every.map(|every| every.max(min_interval));
-        let look = every.map_or(LOOK, |every| every.min(LOOK)).max(Duration::from_millis(1));
+        let look = every.map_or(POLL_INTERVAL, |every| every.min(POLL_INTERVAL)).max(Duration::from_millis(1));
         let mut began = None;
         // There are no more allocations than events: until so many have been seen nobody needs to be asked.
         let mut events_needed = every_allocations.unwrap_or(u64::MAX);
@@ -339,7 +339,7 @@ impl Writer {
     }
 
     fn write(&mut self, recording: &Recording, cause: Cause) {
-        let part = self.series.write(recording, cause, &mut self.known, &mut Impatient);
+        let part = self.series.write(recording, cause, &mut self.known, &mut NonBlockingOutputs);
         let Some(LastPart { files, span }) = part else { return };
         let mut failures: Vec<String> = Vec::new();
         for file in &files {

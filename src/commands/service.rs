@@ -16,7 +16,7 @@ use crate::inspect;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::leaks::{LeakSite, SiteSums};
 use crate::progress::Progress;
-use crate::session::{Answer, HeapCapture, Interim, Requests, Wish};
+use crate::session::{Answer, HeapCapture, LiveSnapshot, Requests, Wish};
 use crate::tracer::TracerError;
 use crate::tracer::control::Control;
 use crate::tracer::socket::{ControlSocket, Conversation, HangUp};
@@ -27,10 +27,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long the other side may take to say what it wants, and again to take the answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// So many are connected at the same time.
-const MOST_GUESTS: usize = 32;
+const MAX_GUESTS: usize = 32;
 
 /// How long one who is one too many may take to say what it wants.
 const PATIENCE_FOR_TOO_MANY: Duration = Duration::from_millis(200);
@@ -132,13 +132,13 @@ impl Answerer {
     fn admit(self: &Arc<Self>, number: u64, mut asker: Conversation) {
         let Ok(connection) = asker.hang_up() else { return };
         let mut guests = self.guests();
-        if guests.len() >= MOST_GUESTS {
+        if guests.len() >= MAX_GUESTS {
             let Some(silent) = guests.iter().position(|guest| !guest.has_asked) else {
                 drop(guests);
                 // A question that nobody has read would break the answer off.
                 asker.wait_at_most(PATIENCE_FOR_TOO_MANY);
                 let _ = ctl::receive_question(&mut BufReader::new(&mut asker));
-                let reason = format!("{MOST_GUESTS} others are being answered: ask again later");
+                let reason = format!("{MAX_GUESTS} others are being answered: ask again later");
                 let _ = ctl::send(&Response::Failed(reason), &mut asker, ctl::LONGEST_ANSWER);
                 return;
             };
@@ -171,7 +171,7 @@ impl Answerer {
 
     /// One question, one answer, but for `heaptrace top`. Whatever goes wrong with one who asks concerns nobody else.
     fn serve(&self, number: u64, mut asker: Conversation) {
-        asker.wait_at_most(PATIENCE);
+        asker.wait_at_most(TIMEOUT);
         let question = ctl::receive_question(&mut BufReader::new(&mut asker));
         self.note_asked(number, true);
         if let Ok(Request { pid, command: Command::Top(question), .. }) = question {
@@ -195,7 +195,7 @@ impl Answerer {
             }
             Err(error) => (Response::Failed(error.to_string()), ctl::LONGEST_ANSWER),
         };
-        asker.wait_at_most(if files.is_empty() { PATIENCE } else { PATIENCE_FOR_FILES });
+        asker.wait_at_most(if files.is_empty() { TIMEOUT } else { PATIENCE_FOR_FILES });
         let sent = match ctl::send(&response, &mut asker, limit) {
             Err(error @ ProtocolError::TooLong { .. }) => {
                 let reason = format!("{error}: ask for less with --top, or write the report at the end with -o");
@@ -207,7 +207,7 @@ impl Answerer {
         if let (Ok(()), Some(blocks), Ok(Request { pid, .. })) = (&sent, blocks, &question) {
             asker.wait_at_most(PATIENCE_FOR_CONTENTS);
             let snapshots = Snapshots { requests: &self.requests, control: &self.control, options: &self.options };
-            let now = || snapshots.view(*pid, true, None).ok().map(Interim::into_heap);
+            let now = || snapshots.view(*pid, true, None).ok().map(LiveSnapshot::into_heap);
             sent = blocks.send(&mut asker, now).map_err(ProtocolError::from);
         }
         if let Err(error) = sent {
@@ -239,7 +239,7 @@ impl Answerer {
                 answer.waited_range_ns = Some((ns(least), ns(most)));
             }
             let response = answer.map_or_else(Response::Failed, |answer| Response::Top(Box::new(answer)));
-            asker.wait_at_most(PATIENCE);
+            asker.wait_at_most(TIMEOUT);
             let limit = Command::Top(question).longest_answer();
             let sent = match ctl::send(&response, &mut asker, limit) {
                 Err(error @ ProtocolError::TooLong { .. }) => {
@@ -267,8 +267,8 @@ impl Answerer {
 
     /// What is live now, in each format that is wanted.
     fn snapshot(&self, pid: i32, question: &SnapshotQuestion, asker: &Conversation) -> Result<Snapshot, String> {
-        if question.formats.len() > ctl::MOST_FILES {
-            return Err(format!("a snapshot is written as {} files at most", ctl::MOST_FILES));
+        if question.formats.len() > ctl::MAX_FILES {
+            return Err(format!("a snapshot is written as {} files at most", ctl::MAX_FILES));
         }
         let since = question.since.as_deref().map(mark_name).transpose()?;
         let until = question.until.as_deref().map(mark_name).transpose()?;

@@ -20,7 +20,7 @@ const EARLY_INTERVAL: Duration = Duration::from_millis(10);
 const EARLY: Duration = Duration::from_secs(1);
 
 /// At a program that was attached to it is looked when this part of the time since then has passed again: a tenth.
-const SHARE: u32 = 10;
+const TIME_DIVISOR: u32 = 10;
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -95,7 +95,7 @@ impl Usage {
 fn interval(launched: bool, elapsed: Duration) -> Duration {
     if !launched {
         // it has other things to do than to be looked at, and is mostly attached to for longer
-        (elapsed / SHARE).clamp(EARLY_INTERVAL, INTERVAL)
+        (elapsed / TIME_DIVISOR).clamp(EARLY_INTERVAL, INTERVAL)
     } else if elapsed < EARLY {
         EARLY_INTERVAL
     } else {

@@ -16,7 +16,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::time::Duration;
 
 /// How long the tracer may take to find names, and to write.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Writes the snapshot. The exit status is 125 if a file could not be written.
 ///
@@ -128,8 +128,8 @@ fn take(
         contents: folder.as_ref().map(|_| options.contents_limit),
     };
     let look = Look { top: None, color: false, width: 0 };
-    put(&mut tracer, pid, Command::Snapshot(question), look, PATIENCE)?;
-    tracer.conversation.look_out(waiting(pid, PATIENCE, options.quiet));
+    put(&mut tracer, pid, Command::Snapshot(question), look, TIMEOUT)?;
+    tracer.conversation.look_out(waiting(pid, TIMEOUT, options.quiet));
     let mut answers = BufReader::new(&mut tracer.conversation);
     let head = match ctl::receive(&mut answers, ctl::LONGEST_ANSWER).with_context(|| no_answer(pid))? {
         Response::Snapshot(head) => head,

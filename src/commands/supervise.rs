@@ -2,7 +2,7 @@
 //! takes the user's signals and draws the progress line.
 
 use super::debuggers::{self, Debuggers};
-use super::hook::{Passer, Passers};
+use super::hook::{HookRunner, Passers};
 use super::notes::Notes;
 use super::occasions::{self, Watcher};
 use super::series::Series;
@@ -105,7 +105,8 @@ pub fn supervise(
     let launches = matches!(target, Target::Launch { .. });
     control::ignore_file_size_signal();
     let control = Arc::new(Control::new(settings.start_paused));
-    let passer = Passer::start(wanted.profile).context("could not start the thread for --on-profile")?.map(Arc::new);
+    let passer =
+        HookRunner::start(wanted.profile).context("could not start the thread for --on-profile")?.map(Arc::new);
     let notes = Notes::wanted(wanted.profile);
     let mut watcher =
         Watcher::start(wanted.profile, &control, &settings.requests, progress, passer.as_ref(), notes.as_ref())?;
@@ -188,7 +189,7 @@ pub fn supervise(
         let is_pending = control.is_pending() || watcher.is_pending();
         let pause = if is_pending || !control.is_started() { REPEAT } else { TICK.min(slowdown.interval()) };
         let pause = watcher.rest().map_or(pause, |rest| pause.min(rest));
-        let pause = if debuggers.is_awaited() { pause.min(debuggers::LOOK) } else { pause };
+        let pause = if debuggers.is_awaited() { pause.min(debuggers::POLL_INTERVAL) } else { pause };
         let next_end =
             [begins, deadline, grace_ends, timeout, kill_at].into_iter().flatten().filter(|&end| end > now).min();
         let pause = next_end.map_or(pause, |end| pause.min(end - now));

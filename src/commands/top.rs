@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often is looked whether there is news, or it is over.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often a heaptrace that is about to trace is tried to be asked.
 const TRY: Duration = Duration::from_millis(20);
@@ -202,7 +202,7 @@ impl View<'_> {
                 due = Instant::now() + self.options.every;
                 asker.ask(state.question(SITES, None));
             }
-            match asker.news(LOOK) {
+            match asker.news(POLL_INTERVAL) {
                 Some(News::Answer { answer: new, resident, .. }) => {
                     state.update(*new, resident);
                     let gap = if seen == 0 { "" } else { "\n" };
@@ -234,7 +234,7 @@ impl View<'_> {
                 due = Instant::now() + self.options.every;
                 asker.ask(state.question(SITES, mark.take()));
             }
-            while let Some(news) = asker.news(if screen.is_some() { Duration::ZERO } else { LOOK }) {
+            while let Some(news) = asker.news(if screen.is_some() { Duration::ZERO } else { POLL_INTERVAL }) {
                 changed = true;
                 match news {
                     News::Answer { answer: new, resident, mark } => {
@@ -260,7 +260,7 @@ impl View<'_> {
             if std::mem::take(&mut changed) {
                 screen.draw(&state)?;
             }
-            let keys = screen.keys(LOOK)?;
+            let keys = screen.keys(POLL_INTERVAL)?;
             changed = screen.has_new_size() || !keys.is_empty();
             for key in keys {
                 match state.press(key) {

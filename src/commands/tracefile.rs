@@ -39,7 +39,7 @@ const SIGNAL_POLL: Duration = Duration::from_millis(20);
 const DEFAULT_SIZE: u64 = 64 << 20;
 
 /// Less would hold hardly more than the names of the modules.
-const LEAST_SIZE: u64 = 256 << 10;
+const MIN_SIZE: u64 = 256 << 10;
 
 /// A trace that is to be written.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl TraceFile {
             (TraceMode::Streaming, Some(_)) => {
                 bail!("--trace-size is for traces with a limit: add --trace-mode oneshot or circular")
             }
-            (_, Some(size)) if size < LEAST_SIZE => bail!("--trace-size: {} KiB is the least", LEAST_SIZE >> 10),
+            (_, Some(size)) if size < MIN_SIZE => bail!("--trace-size: {} KiB is the least", MIN_SIZE >> 10),
             (_, size) => size.unwrap_or(DEFAULT_SIZE),
         };
         let Some(compressed) = is_compressed(&trace.path) else {

@@ -52,7 +52,7 @@ const INFO_ID: usize = 24;
 const INFO_NAME: Range<usize> = 40..56;
 
 /// So many files are taken.
-const MOST_FILES: usize = 1 << 20;
+const MAX_FILES: usize = 1 << 20;
 
 /// A file that was mapped.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -172,7 +172,7 @@ fn auxiliary(bytes: &[u8]) -> Auxiliary {
 /// `count, page size, (start, end, offset in pages)…, names that end with a zero…`
 fn files(bytes: &[u8]) -> Vec<MappedFile> {
     let header = |place: usize| word(bytes, place * 8);
-    let count = header(0).and_then(|count| usize::try_from(count).ok()).filter(|count| *count <= MOST_FILES);
+    let count = header(0).and_then(|count| usize::try_from(count).ok()).filter(|count| *count <= MAX_FILES);
     let (Some(count), Some(page)) = (count, header(1)) else { return Vec::new() };
     let names = bytes.get(16 + count * 24..).unwrap_or(&[]).split(|&byte| byte == 0);
     (0..count)

@@ -10,13 +10,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// Code objects that are remembered at most.
-const MOST: usize = 1 << 16;
+const MAX_CODE_OBJECTS: usize = 1 << 16;
 
 /// What is remembered of them takes so many bytes at most.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// So many bytes of code objects are read and searched for one stack.
-const MOST_READ: usize = 8 << 20;
+const MAX_READ: usize = 8 << 20;
 
 /// As many bytes of a code object are read as the last field of any release needs.
 const HEAD: usize = 208;
@@ -156,7 +156,7 @@ impl Codes {
     /// Another stack is looked at: what was known before may have changed.
     pub(super) fn begin_call(&mut self) {
         self.call += 1;
-        self.left = MOST_READ;
+        self.left = MAX_READ;
     }
 
     /// The function of the code object at `at`, and the line of a position in it; `Some(None)` where that has not begun. None if there is no such object or position, or too much
@@ -192,7 +192,7 @@ impl Codes {
         if !is_same {
             let new = self.read(memory, at, head)?;
             self.left = self.left.checked_sub(new.size())?;
-            if self.known.len() >= MOST || self.bytes + new.size() > MOST_BYTES {
+            if self.known.len() >= MAX_CODE_OBJECTS || self.bytes + new.size() > MAX_BYTES {
                 self.known.clear();
                 self.bytes = 0;
             }

@@ -6,7 +6,7 @@ use crate::addr::Addr;
 use crate::memory::{ReadMemory, word};
 
 /// Frames of a thread at most. Python stops at 1,000, unless it is told otherwise.
-const MOST: usize = 1 << 14;
+const MAX_FRAMES: usize = 1 << 14;
 
 /// As many bytes of a frame are read as any release needs.
 const HEAD: usize = 120;
@@ -59,7 +59,7 @@ where
     M: ReadMemory + ?Sized,
 {
     let innermost = Addr(memory.read_u64(thread.add(layout.thread.frames))?);
-    let mut walk = Walk { layout, memory, left: MOST };
+    let mut walk = Walk { layout, memory, left: MAX_FRAMES };
     match layout.shape {
         Shape::Objects { running, line, told, in_units } => {
             let objects = Objects { running, line, told, in_units };

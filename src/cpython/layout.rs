@@ -248,7 +248,7 @@ const TABLE_SIZE: usize = 584;
 const COOKIE: &[u8; 8] = b"xdebugpy";
 
 /// No structure is larger.
-const MOST_OFFSET: u64 = 1 << 20;
+const MAX_OFFSET: u64 = 1 << 20;
 
 impl Layout {
     /// That of the interpreter whose symbols these are.
@@ -276,7 +276,7 @@ fn of_itself<M: ReadMemory + ?Sized>(runtime: Addr, number: u64, memory: &mut M)
     if memory.read(runtime, &mut table) < TABLE_SIZE {
         return Err(Unsupported::Unreadable);
     }
-    let says = |at: usize| word(&table, at).filter(|offset| *offset < MOST_OFFSET).ok_or(Unsupported::Table);
+    let says = |at: usize| word(&table, at).filter(|offset| *offset < MAX_OFFSET).ok_or(Unsupported::Table);
     if !table.starts_with(COOKIE) || word(&table, 8) != Some(number) {
         return Err(Unsupported::Table);
     }

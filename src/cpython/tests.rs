@@ -81,7 +81,7 @@ fn native(ranges: &[(u64, u64, bool)]) -> Vec<NativeFrame> {
 }
 
 /// What is told, as `native: name:line`.
-fn told(runs: Result<Vec<PythonRun>, Untold>) -> Vec<String> {
+fn told(runs: Result<Vec<PythonRun>, Unavailable>) -> Vec<String> {
     let Ok(runs) = runs else { return Vec::new() };
     let of_run = |run: PythonRun| {
         let frames: Vec<_> = run.frames.iter().map(|frame| format!("{}:{}", frame.function.name, frame.line)).collect();
@@ -204,18 +204,18 @@ fn torn_frames_give_no_wrong_name() {
 fn frames_that_run_in_a_circle_end() {
     let (mut made, native) = new_world();
     made.word(FRAMES[1] + 8, FRAMES[0]);
-    assert_eq!(new_interpreter(&mut made).runs(&mut made, ID, &native), Err(Untold::Frames));
+    assert_eq!(new_interpreter(&mut made).runs(&mut made, ID, &native), Err(Unavailable::Frames));
     let (mut made, native) = new_world();
     made.word(THREAD + 8, THREAD);
     made.word(THREAD + 136, 1);
-    assert_eq!(new_interpreter(&mut made).runs(&mut made, ID, &native), Err(Untold::Thread));
+    assert_eq!(new_interpreter(&mut made).runs(&mut made, ID, &native), Err(Unavailable::Thread));
 }
 
 #[test]
 fn what_lies_in_no_native_frame_of_the_interpreter_is_not_told() {
     let (mut made, mut native) = new_world();
     native[1].is_interpreter = false;
-    assert_eq!(new_interpreter(&mut made).runs(&mut made, ID, &native), Err(Untold::Frames));
+    assert_eq!(new_interpreter(&mut made).runs(&mut made, ID, &native), Err(Unavailable::Frames));
 }
 
 /// A thread's state may be freed and keep its words; another thread may get its pointer.
@@ -227,7 +227,7 @@ fn a_state_that_is_in_no_list_any_more_is_not_believed() {
     const OTHER: u64 = THREAD + 0x1000;
     made.thread(OTHER, ID + 8, 0, 0, [136, 56], 0x7000_0100);
     made.word(INTERPRETER + 72, OTHER);
-    assert_eq!(interpreter.runs(&mut made, ID, &native), Err(Untold::Thread));
+    assert_eq!(interpreter.runs(&mut made, ID, &native), Err(Unavailable::Thread));
     assert!(interpreter.runs(&mut made, ID + 8, &native).is_ok());
 }
 
@@ -290,14 +290,14 @@ fn frame_objects_are_told_where_there_are_as_many_native_frames() {
     let mut interpreter = Interpreter::new(&symbols(ReleaseSymbol::Since310), &mut made).unwrap();
     assert_eq!(told(interpreter.runs(&mut made, ID, &native(2))), ["0: inner:13", "1: outer:13"]);
     for other in [1, 3] {
-        assert_eq!(interpreter.runs(&mut made, ID, &native(other)), Err(Untold::Frames), "{other}");
+        assert_eq!(interpreter.runs(&mut made, ID, &native(other)), Err(Unavailable::Frames), "{other}");
     }
     // the line that it says itself
     made.put(0x20_0000 + 100, &[77]);
     assert_eq!(told(interpreter.runs(&mut made, ID, &native(2))), ["0: inner:77", "1: outer:13"]);
     // one that does not run is in no stack
     made.put(0x20_0000 + 108, &[2]);
-    assert_eq!(interpreter.runs(&mut made, ID, &native(2)), Err(Untold::Frames));
+    assert_eq!(interpreter.runs(&mut made, ID, &native(2)), Err(Unavailable::Frames));
 }
 
 #[test]

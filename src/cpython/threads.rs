@@ -6,10 +6,10 @@ use crate::memory::ReadMemory;
 use rustc_hash::FxHashMap;
 
 /// A thread is looked for among so many, of all interpreters.
-const MOST_THREADS: usize = 1 << 12;
+const MAX_THREADS: usize = 1 << 12;
 
 /// A process has so many interpreters at most.
-const MOST_INTERPRETERS: usize = 1 << 10;
+const MAX_INTERPRETERS: usize = 1 << 10;
 
 /// A thread's state in an interpreter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,9 +81,9 @@ impl Threads {
     where
         M: ReadMemory + ?Sized,
     {
-        let mut left = MOST_THREADS;
+        let mut left = MAX_THREADS;
         let mut interpreter = memory.read_u64(self.runtime.add(self.layout.first_interpreter)).map(Addr)?;
-        for _ in 0..MOST_INTERPRETERS {
+        for _ in 0..MAX_INTERPRETERS {
             if interpreter.is_null() {
                 return Some(());
             }

@@ -4,10 +4,10 @@ use crate::figures::Amount;
 use serde::{Deserialize, Serialize};
 
 /// The most sites that an answer has.
-pub const MOST_SITES: usize = 500;
+pub const MAX_SITES: usize = 500;
 
 /// The most frames of a site.
-pub const MOST_FRAMES: usize = 40;
+pub const MAX_FRAMES: usize = 40;
 
 /// The longest answer, in bytes.
 pub(super) const LONGEST_ANSWER: usize = 16 << 20;
@@ -59,7 +59,7 @@ pub enum Grouping {
 pub struct TopQuestion {
     /// Which sites come first.
     pub order: Order,
-    /// How many are wanted, [`MOST_SITES`] at most.
+    /// How many are wanted, [`MAX_SITES`] at most.
     pub sites: usize,
     /// Only those with this text in a function or a place, whatever the case of its letters; all if it is empty.
     pub filter: String,
@@ -129,7 +129,7 @@ pub struct TopSite {
     /// How many stacks it has, if it is no single site.
     #[serde(default)]
     pub stacks: u64,
-    /// Its stack, innermost first, [`MOST_FRAMES`] at most; of several the one that comes first.
+    /// Its stack, innermost first, [`MAX_FRAMES`] at most; of several the one that comes first.
     pub frames: Vec<TopFrame>,
     /// What is live.
     pub live: Amount,

@@ -12,7 +12,7 @@ use object::read::elf::ProgramHeader;
 use std::ops::Range;
 
 /// So many slots of a library are looked at: all of them say the same.
-const MOST: usize = 8;
+const MAX_SLOTS: usize = 8;
 
 /// Thread-local variables (PT_TLS).
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,10 +76,10 @@ impl Elf<'_> {
             let entries = object::pod::slice_from_bytes::<elf::Rela64<LE>>(bytes, count).map_or(&[][..], |(e, _)| e);
             for slot in entries.iter().filter_map(|entry| slot(entry, symbols)) {
                 let slots = if slot.by_symbol { &mut symbolic } else { &mut plain };
-                if slots.len() < MOST {
+                if slots.len() < MAX_SLOTS {
                     slots.push(slot);
                 }
-                if plain.len() == MOST {
+                if plain.len() == MAX_SLOTS {
                     return plain;
                 }
             }

@@ -6,14 +6,14 @@ use super::text::{basename, duration, grouped, human_bytes, percent, plural, sho
 use super::view::{NamedFrame, TRUNCATED_STACK, UNKNOWN_STACK, View};
 use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
 use crate::profile::identity::UNKNOWN_FUNCTION;
-use crate::profile::{Amount, Growth, Sample, Stranded};
+use crate::profile::{Amount, CrossThreadFreed, Growth, Sample};
 use rustc_hash::FxHashMap;
 use std::fmt::Write as _;
 use std::iter::Peekable;
 use std::path::Path;
 
 /// So many sentences are told where there is little room.
-const FEW: usize = 5;
+const MAX_SENTENCES: usize = 5;
 
 /// Names of functions are not longer than so many characters.
 const NAME: usize = 60;
@@ -47,9 +47,11 @@ pub(super) fn section(out: &mut String, layout: Layout, view: &View<'_>, most: u
         return;
     }
     sections::heading(out, layout, "Advice");
-    all.iter().take(most.min(FEW)).for_each(|advice| sections::prose(out, layout, &format!("{}.", advice.text)));
-    if all.len() > most.min(FEW) {
-        let more = grouped((all.len() - most.min(FEW)) as u64);
+    all.iter()
+        .take(most.min(MAX_SENTENCES))
+        .for_each(|advice| sections::prose(out, layout, &format!("{}.", advice.text)));
+    if all.len() > most.min(MAX_SENTENCES) {
+        let more = grouped((all.len() - most.min(MAX_SENTENCES)) as u64);
         sections::prose(out, layout, &format!("and {more} more, all of them in report.json (-o NAME.json)"));
     }
 }
@@ -61,7 +63,7 @@ pub(super) fn markdown(out: &mut String, view: &View<'_>) {
         return;
     }
     let _ = writeln!(out, "\n#### Advice\n");
-    for advice in all.iter().take(FEW) {
+    for advice in all.iter().take(MAX_SENTENCES) {
         let _ = writeln!(out, "- {}.", super::escape::markdown(&advice.text));
     }
 }
@@ -240,8 +242,8 @@ fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
 }
 
 /// What the arena has kept that blocks lay in which other threads have freed.
-fn kept_in(stranded: &Stranded, freed_elsewhere: u64) -> String {
-    let Stranded { blocks, arena } = stranded;
+fn kept_in(stranded: &CrossThreadFreed, freed_elsewhere: u64) -> String {
+    let CrossThreadFreed { blocks, arena } = stranded;
     let part = if *blocks >= freed_elsewhere { "they" } else { &format!("{} of them", grouped(*blocks)) };
     let name = if arena.is_main { "main arena".to_owned() } else { format!("arena at {:#x}", arena.address) };
     let (free, system) = (human_bytes(arena.free_bytes), human_bytes(arena.system_bytes));

@@ -142,8 +142,8 @@ impl Waiting {
         if most <= least * APART {
             return Some(match about {
                 ..HARDLY => "hardly slower".to_owned(),
-                about @ ..MOST => format!("{} times slower", two_digits(about)),
-                _ => format!("more than {} times slower", grouped(MOST as u64)),
+                about @ ..MAX_SLOWDOWN => format!("{} times slower", two_digits(about)),
+                _ => format!("more than {} times slower", grouped(MAX_SLOWDOWN as u64)),
             });
         }
         Some(match (two_digits(least), two_digits(most)) {
@@ -194,7 +194,7 @@ impl Waiting {
 const HARDLY: f64 = 1.05;
 
 /// Nothing larger is told of slowness.
-const MOST: f64 = 10_000.0;
+const MAX_SLOWDOWN: f64 = 10_000.0;
 
 /// Where the upper bound is more than this times the lower one, both are told.
 const APART: f64 = 1.3;

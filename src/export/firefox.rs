@@ -28,7 +28,7 @@ mod tables;
 const VERSION: u32 = 55;
 
 /// So many threads have a track each: those that have allocated most.
-const MOST_THREADS: usize = 100;
+const MAX_THREADS: usize = 100;
 
 /// The track of what was live at the peak.
 const AT_PEAK: &str = "Live at the peak";
@@ -309,7 +309,7 @@ fn threads_of(view: &View<'_>) -> Vec<(String, ThreadKey)> {
     }
     let mut all: Vec<(ThreadKey, u64)> = bytes.into_iter().collect();
     all.sort_by_key(|(key, bytes)| (std::cmp::Reverse(*bytes), *key));
-    let named = all.into_iter().take(MOST_THREADS).map(|((program, thread), _)| {
+    let named = all.into_iter().take(MAX_THREADS).map(|((program, thread), _)| {
         let name = view.string(thread);
         let name = match program {
             Some(program) => format!("{}: {name}", view.string(program)),

@@ -68,7 +68,7 @@ const MODULES: [&str; 20] = [
 const UNWRAPPED: Layout = Layout { paint: Paint { color: false }, width: 1 << 20 };
 
 /// So much is advised at most.
-const MOST_ADVICE: usize = 5;
+const MAX_ADVICE: usize = 5;
 
 /// The column of what a leak scan found lost.
 const LEAKED: &str = "leaked";
@@ -307,7 +307,7 @@ fn words_of_advice<'a>(view: &View<'a>) -> Vec<WordsAdvice<'a>> {
         let function = telling::telling_frames(view, stack, 1).first()?.name;
         Some(WordsAdvice { lead, text, column: column.name(), function })
     });
-    words.take(MOST_ADVICE).collect()
+    words.take(MAX_ADVICE).collect()
 }
 
 fn words_of_problems(view: &View<'_>) -> Vec<WordsProblem> {

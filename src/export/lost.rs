@@ -5,7 +5,7 @@ use super::problems::{leak_sentence, leak_state};
 use super::text::{self, Paint, plural};
 use crate::addr::Addr;
 use crate::check::verdict::in_brackets;
-use crate::leaks::{Doubted, Doubts, Path, Scan, Untold};
+use crate::leaks::{Doubted, Doubts, Path, Scan, Unavailable};
 use crate::profile::Amount;
 use crate::profile::leaks::{ClassAmounts, LeakClass};
 use serde_json::{Value, json};
@@ -167,8 +167,8 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
         let _ = writeln!(out, "{}", text::wrap(&sentence, 0, WIDTH));
     }
     let unasked = report.scan.unasked_threads() as u64;
-    let words = |untold: Untold| match untold {
-        Untold::SignalStacks => format!("{} of {}", untold.name(), plural(unasked, "thread")),
+    let words = |untold: Unavailable| match untold {
+        Unavailable::SignalStacks => format!("{} of {}", untold.name(), plural(unasked, "thread")),
         _ => untold.name().to_owned(),
     };
     let untold: Vec<String> = report.scan.untold().into_iter().map(words).collect();
@@ -240,7 +240,7 @@ pub fn json(report: &LostReport<'_>) -> String {
     leaks.insert("scanned_bytes".to_owned(), json!(report.scan.scanned_bytes()));
     leaks.insert("unreadable_names".to_owned(), json!(report.scan.unreadable_names()));
     leaks.insert("unreadable_bytes".to_owned(), json!(report.scan.unreadable_bytes()));
-    let untold: Vec<&str> = report.scan.untold().into_iter().map(Untold::name).collect();
+    let untold: Vec<&str> = report.scan.untold().into_iter().map(Unavailable::name).collect();
     leaks.insert("untold".to_owned(), json!(untold));
     leaks.insert("unasked_threads".to_owned(), json!(report.scan.unasked_threads()));
     let doubts = doubts(report.scan).told();

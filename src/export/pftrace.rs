@@ -42,7 +42,7 @@ const AT_PEAK: u32 = 3;
 /// Tracks: the process, its live bytes, the most memory that was resident, its resident memory.
 const PROCESS: u64 = 1;
 const LIVE_BYTES: u64 = 2;
-const MOST_RESIDENT: u64 = 3;
+const MAX_RESIDENT: u64 = 3;
 const RESIDENT: u64 = 4;
 
 /// The module of frames that lie in none.
@@ -157,8 +157,8 @@ fn write_counters(profile: &Profile, clock: Clock, out: &mut Packets<'_>) -> io:
     let end = clock.at(profile.meta.duration_ns);
     out.packet(&value(LIVE_BYTES, end, profile.totals.live_bytes))?;
     if let Some(resident) = &process.resident {
-        out.packet(&describe(counter(MOST_RESIDENT, "most memory resident (RSS)")))?;
-        out.packet(&value(MOST_RESIDENT, end, resident.peak_bytes))?;
+        out.packet(&describe(counter(MAX_RESIDENT, "most memory resident (RSS)")))?;
+        out.packet(&value(MAX_RESIDENT, end, resident.peak_bytes))?;
     }
     if !profile.course.resident.is_empty() {
         out.packet(&describe(counter(RESIDENT, "resident memory (RSS)")))?;

@@ -18,7 +18,7 @@ mod timeline;
 use super::*;
 use crate::addr::{Addr, ModuleId};
 use crate::profile::births::{Births, Born, Moment};
-use crate::profile::course::Course;
+use crate::profile::course::HeapHistory;
 use crate::profile::leaks::{
     BaselineStatus, Budget, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };
@@ -123,7 +123,7 @@ fn profile_without_types() -> Profile {
         warnings: vec!["2 children ran untraced; what they allocated is not here.".to_owned()],
         processes: Vec::new(),
         saved: None,
-        course: Course::of_births(Some(births())),
+        course: HeapHistory::of_births(Some(births())),
     }
 }
 
@@ -207,7 +207,7 @@ pub(crate) fn empty_profile() -> Profile {
     profile.histograms = Histograms::default();
     profile.samples = Samples::default();
     profile.stacks = Stacks::default();
-    profile.course = Course::of_births(Some(Births { blocks: Vec::new(), moments: Vec::new(), existing: 0 }));
+    profile.course = HeapHistory::of_births(Some(Births { blocks: Vec::new(), moments: Vec::new(), existing: 0 }));
     profile.findings.clear();
     profile.warnings.clear();
     profile

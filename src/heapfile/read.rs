@@ -25,7 +25,7 @@ type Result<T> = std::result::Result<T, HeapFileError>;
 /// Frames that need more than 2^this bytes of memory to be unpacked are refused: ours need 2^21.
 const WINDOW_LOG: u32 = 24;
 /// All that is told in bytes, added up, is not more: sums of it stay within 64 bits.
-const MOST_BYTES: u64 = 1 << 58;
+const MAX_BYTES: u64 = 1 << 58;
 /// No address of a program is higher.
 const HIGHEST: u64 = 1 << 57;
 /// What a block takes of memory, in bytes: in the graph, its index, the search for dominators and what that finds.
@@ -149,7 +149,7 @@ impl<R: BufRead> Reader<R> {
 
     fn count_in(&mut self, bytes: u64) -> Result<()> {
         self.told = self.told.saturating_add(bytes);
-        if self.told > MOST_BYTES {
+        if self.told > MAX_BYTES {
             return Err(HeapFileError::Damaged("it tells of more memory than there can be"));
         }
         Ok(())

@@ -8,7 +8,7 @@
 
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
-use crate::leaks::{Beside, BlockIndex, for_words};
+use crate::leaks::{BlockIndex, BlockVisitor, for_words};
 use crate::maps::{Kind, Mapping};
 use crate::memory::{ReadMemory, word};
 use rustc_hash::FxHashMap;
@@ -22,15 +22,15 @@ const LARGEST: u64 = 64 << 10;
 /// The beginning.
 const BEGINNING: usize = 256;
 /// So many different tables are believed.
-const MOST_TABLES: usize = 1 << 16;
+const MAX_TABLES: usize = 1 << 16;
 /// So many places are remembered that tables are or are not at.
-const MOST_KNOWN: usize = 2 * MOST_TABLES;
+const MAX_KNOWN: usize = 2 * MAX_TABLES;
 /// The longest name of a type.
 const LONGEST_NAME: usize = 4096;
 /// Less text than that may be chance.
 const SHORTEST_TEXT: usize = 4;
 /// So much may be said of blocks before it is looked through.
-const LEAST_NAMES: usize = 1 << 16;
+const MIN_NAMES: usize = 1 << 16;
 /// A size in a Rust table is no larger.
 const LARGEST_VALUE: u64 = 1 << 40;
 /// An alignment in a Rust table is no larger: the compiler has this limit, 2^29.
@@ -207,7 +207,7 @@ struct Names {
 impl Names {
     /// Adds one. The same may be said of a block as often as there are pointers to it: of more than twice as many as there are blocks, one is kept of each.
     fn push(&mut self, block: u32, look: Look) {
-        if self.all.len() >= 2 * self.least + LEAST_NAMES {
+        if self.all.len() >= 2 * self.least + MIN_NAMES {
             // the first that is a dyn pointer's is believed
             self.all.sort_by_key(|(block, look)| (*block, !matches!(look, Look::Dyn(_))));
             self.all.dedup_by_key(|(block, _)| *block);
@@ -217,7 +217,7 @@ impl Names {
     }
 }
 
-impl Beside for Part<'_> {
+impl BlockVisitor for Part<'_> {
     fn wanted(&self, block: &LiveBlock) -> usize {
         if block.size > LARGEST { BEGINNING } else { block.size as usize }
     }
@@ -303,12 +303,12 @@ impl Part<'_> {
     }
 
     fn remember(&mut self, at: u64, rust: bool, table: Option<Table>) -> Option<u32> {
-        let is_full = self.tables.len() >= MOST_TABLES;
+        let is_full = self.tables.len() >= MAX_TABLES;
         let number = table.filter(|_| !is_full).map(|table| {
             self.tables.push(table);
             self.tables.len() as u32 - 1
         });
-        if number.is_none() && self.known.len() >= MOST_KNOWN {
+        if number.is_none() && self.known.len() >= MAX_KNOWN {
             // what is none may be asked for again; what is one must not be forgotten: it has its number
             self.known.retain(|_, number| number.is_some());
         }

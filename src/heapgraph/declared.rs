@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// So many members of one type are named; an array in a structure may have any number.
-const MOST_PLACES: usize = 4096;
+const MAX_PLACES: usize = 4096;
 /// The names of all of them take so many bytes.
-const MOST_TEXT: usize = 128 << 20;
+const MAX_TEXT: usize = 128 << 20;
 
 /// A variable in the process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,7 +117,7 @@ impl Layouts {
 }
 
 /// The pointers of a block are loaded ahead if they are not more than this.
-const MOST_LOADED: usize = 1024;
+const MAX_LOADED: usize = 1024;
 
 impl Blocks for Graph {
     fn count(&self) -> usize {
@@ -137,7 +137,7 @@ impl Blocks for Graph {
         let start = |block: &u32| self.blocks().get(*block as usize).map_or(0, |block| block.addr.0);
         let edges: Vec<_> = blocks.iter().map(|block| self.edges_of(*block)).collect();
         // of blocks with millions of pointers not all would be kept until they are asked for
-        for edges in edges.into_iter().filter(|edges| edges.len() <= MOST_LOADED) {
+        for edges in edges.into_iter().filter(|edges| edges.len() <= MAX_LOADED) {
             targets.extend(self.targets_of(edges));
         }
         std::hint::black_box(blocks.iter().chain(&*targets).fold(0, |any, block| any ^ start(block)));
@@ -294,8 +294,8 @@ impl Present<'_> {
             let Some(places) = places.get_mut(layout as usize) else { continue };
             for edge in graph.edges(number) {
                 let Some((_, offset)) = offset_in(&self.all.table, typed, edge.at) else { continue };
-                if places.len() < MOST_PLACES
-                    && text < MOST_TEXT
+                if places.len() < MAX_PLACES
+                    && text < MAX_TEXT
                     && !places.contains_key(&offset)
                     && let Some(place) = looked_up.get(&self.all.table, typed.of, offset)
                 {
@@ -320,7 +320,7 @@ impl Present<'_> {
             blocks.push(number);
             let Some(start) = block.range.start.0.checked_sub(start) else { continue };
             for edge in graph.edges(number) {
-                if places.len() < MOST_PLACES
+                if places.len() < MAX_PLACES
                     && !places.contains_key(&edge.at)
                     && let Some(path) = self.path(Addr(start).add(edge.at))
                 {

@@ -9,10 +9,10 @@ use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
 /// So many holders are told by their names; what comes behind is told by one of them.
-const MOST_HOLDERS: usize = 1 << 20;
+const MAX_HOLDERS: usize = 1 << 20;
 
 /// So many pointers of holders are told by the members that they lie in.
-const MOST_NAMED: usize = 1 << 20;
+const MAX_NAMED: usize = 1 << 20;
 
 /// The name of the holder of what comes behind.
 const OTHERS: &str = "other roots";
@@ -252,7 +252,7 @@ impl Naming {
     /// Notes a root's pointer to a block; returns its holder's number.
     fn note(&mut self, called: &mut dyn RootNames, kind: RootKind, addr: Option<Addr>, block: u32) -> u32 {
         let mut name = called.holder(kind, addr);
-        if self.names.len() >= MOST_HOLDERS && !self.known.contains_key(&name) {
+        if self.names.len() >= MAX_HOLDERS && !self.known.contains_key(&name) {
             OTHERS.clone_into(&mut name);
         }
         let names = &mut self.names;
@@ -260,7 +260,7 @@ impl Naming {
             names.push(name.clone());
             names.len() as u32 - 1
         });
-        let member = addr.filter(|_| self.members < MOST_NAMED).and_then(|addr| called.member(addr));
+        let member = addr.filter(|_| self.members < MAX_NAMED).and_then(|addr| called.member(addr));
         self.members += usize::from(member.is_some());
         self.edges.push((holder, block, member.map(String::into_boxed_str)));
         holder

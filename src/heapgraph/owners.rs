@@ -16,7 +16,7 @@ pub const LARGEST: usize = 20;
 const BATCH: usize = if cfg!(test) { 4 } else { 256 };
 
 /// So many pointers are followed together at most.
-const MOST_STEPS: usize = if cfg!(test) { 3 } else { 1 << 16 };
+const MAX_STEPS: usize = if cfg!(test) { 3 } else { 1 << 16 };
 
 /// No way leads here.
 const NONE: u32 = u32::MAX;
@@ -173,12 +173,12 @@ impl<'a> Spread<'a> {
 
     /// Adds the steps along `edges` to those that are to be noted. A block may have millions of pointers: they are noted in between.
     fn follow(&mut self, state: State, edges: Range<u32>, steps: &mut Vec<(u32, State)>) {
-        for start in edges.clone().step_by(MOST_STEPS) {
-            if steps.len() >= MOST_STEPS {
+        for start in edges.clone().step_by(MAX_STEPS) {
+            if steps.len() >= MAX_STEPS {
                 self.reach(steps);
                 steps.clear();
             }
-            let end = edges.end.min(start.saturating_add(MOST_STEPS as u32));
+            let end = edges.end.min(start.saturating_add(MAX_STEPS as u32));
             steps.extend(self.graph.targets_of(start..end).map(|to| (to, state)));
         }
     }

@@ -2,7 +2,7 @@
 
 use super::HeapModel;
 use crate::addr::{Addr, StackId};
-use crate::figures::{Arena, Stranded};
+use crate::figures::{Arena, CrossThreadFreed};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const SPAN_BITS: u32 = 26;
 
 /// So many pairs of a stack and a span are kept apart.
-const MOST: usize = 1 << 16;
+const MAX_PAIRS: usize = 1 << 16;
 
 /// See the module's head.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +42,7 @@ impl Arenas {
         let key = (stack, block.0 >> SPAN_BITS);
         if let Some(count) = self.by_span.get_mut(&key) {
             *count = count.saturating_add(1);
-        } else if self.by_span.len() < MOST {
+        } else if self.by_span.len() < MAX_PAIRS {
             self.by_span.insert(key, 1);
         }
     }
@@ -53,7 +53,7 @@ impl Arenas {
     }
 
     /// By stack and arena, sorted. Empty as long as no part is told.
-    pub(super) fn list(&self) -> Vec<(StackId, Stranded)> {
+    pub(super) fn list(&self) -> Vec<(StackId, CrossThreadFreed)> {
         if self.parts.is_empty() {
             return Vec::new();
         }
@@ -72,7 +72,8 @@ impl Arenas {
             let sum = sums.entry((*stack, arena)).or_default();
             *sum = sum.saturating_add(*blocks);
         }
-        let stranded = |((stack, arena), blocks)| Some((stack, Stranded { blocks, arena: *arenas.get(&arena)? }));
+        let stranded =
+            |((stack, arena), blocks)| Some((stack, CrossThreadFreed { blocks, arena: *arenas.get(&arena)? }));
         sums.into_iter().filter_map(stranded).collect()
     }
 

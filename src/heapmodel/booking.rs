@@ -26,7 +26,7 @@ const NO_TASK: u32 = 0;
 const MAX_FREED_DEAD: usize = 1 << 16;
 
 /// For so many errors at most the block is looked for that a wrong pointer lies in: it takes a look at all blocks.
-const MOST_LOOKED_UP: usize = 256;
+const MAX_LOOKED_UP: usize = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum OldBlock {
@@ -414,7 +414,7 @@ impl HeapModel {
             ErrorKey { kind: FindingKind::InvalidFree, function: by.function, stack: by.stack, alloc_stack: None };
         let is_new = self.errors.get(&key).is_some_and(|error| error.count == 1);
         if is_new
-            && self.errors.len() <= MOST_LOOKED_UP
+            && self.errors.len() <= MAX_LOOKED_UP
             && let Some((start, block)) = self.block_around(addr)
             && let Some(error) = self.errors.get_mut(&key)
         {

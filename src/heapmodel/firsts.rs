@@ -8,11 +8,11 @@ const GROUP: u32 = 64;
 
 /// A stack that comes later than so many others with higher ids, or whose id is so many groups behind, is not taken:
 /// all behind it move.
-const MOST_MOVED: usize = 64;
+const MAX_MOVED: usize = 64;
 
 /// Nor is one so many groups behind the last, nor any stack from there on: ids that an event makes up would take
 /// memory.
-const MOST_SKIPPED: usize = 1 << 10;
+const MAX_SKIPPED: usize = 1 << 10;
 
 /// Which of 64 stacks have a site.
 #[derive(Clone, Copy, Default, Debug)]
@@ -60,13 +60,13 @@ impl Firsts {
             self.begin = number;
         }
         let Some(index) = number.checked_sub(self.begin) else { return false };
-        if index >= self.groups.len() + MOST_SKIPPED {
+        if index >= self.groups.len() + MAX_SKIPPED {
             self.end = stack.0;
             return false;
         }
         let bit = 1 << (stack.0 % GROUP);
         let place = self.groups.get(index).map_or(self.sites.len(), |group| group.place(bit));
-        if self.sites.len() - place > MOST_MOVED || self.groups.len().saturating_sub(index) > MOST_MOVED {
+        if self.sites.len() - place > MAX_MOVED || self.groups.len().saturating_sub(index) > MAX_MOVED {
             return false;
         }
         if index >= self.groups.len() {

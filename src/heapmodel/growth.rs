@@ -11,11 +11,11 @@ use rustc_hash::FxHashMap;
 /// So many blocks at once are known to have grown.
 const REMEMBERED: usize = 1 << 12;
 
-/// Whole pages behind a header of so many bytes are blocks that glibc has mapped each for itself, of at least [`LEAST_MAPPED`] bytes: mremap(2) moves
+/// Whole pages behind a header of so many bytes are blocks that glibc has mapped each for itself, of at least [`MIN_MAPPED`] bytes: mremap(2) moves
 /// those, which copies nothing.
 const MAPPED_AT: u64 = 16;
 const PAGE: u64 = 4096;
-const LEAST_MAPPED: u64 = 128 << 10;
+const MIN_MAPPED: u64 = 128 << 10;
 
 /// A block that has come of a growth: its address, and which allocation it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,7 +116,7 @@ impl Growths {
 }
 
 const fn is_mapped(block: Stage) -> bool {
-    block.addr.0 % PAGE == MAPPED_AT && block.bytes >= LEAST_MAPPED
+    block.addr.0 % PAGE == MAPPED_AT && block.bytes >= MIN_MAPPED
 }
 
 const fn place(addr: Addr) -> usize {

@@ -3,7 +3,7 @@
 use crate::event::MarkName;
 
 /// So many marks are kept; the oldest ones are forgotten. A signal can set them without end.
-const MOST: usize = 10_000;
+const MAX_MARKS: usize = 10_000;
 
 /// A mark that was set in the stream of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ pub(super) struct Marks {
 
 impl Marks {
     pub(super) fn set(&mut self, name: MarkName, time_ns: u64, births: u64) {
-        if self.list.len() >= MOST {
+        if self.list.len() >= MAX_MARKS {
             self.list.remove(0);
         }
         self.list.push(Mark { name, time_ns, births });

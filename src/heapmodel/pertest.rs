@@ -55,16 +55,16 @@ struct Running {
 }
 
 /// The test of blocks may change so often, beside twice for each that lives, until what is gone is forgotten.
-const MOST_OWNERS: u64 = 4096;
+const MAX_OWNERS: u64 = 4096;
 
 /// So many tests may run at a time; with more, the oldest has ended.
-const MOST_RUNNING: usize = 4096;
+const MAX_RUNNING: usize = 4096;
 
 /// So many blocks of one thread are kept until its maker is known; one that has allocated more is none that has just been made.
-const MOST_EARLY: u32 = 1000;
+const MAX_EARLY: u32 = 1000;
 
 /// So many blocks of all such threads.
-const MOST_EARLY_OF_ALL: usize = 1 << 16;
+const MAX_EARLY_OF_ALL: usize = 1 << 16;
 
 /// A block of a thread whose maker is not known: a thread may be seen, and allocate, before the call has returned that has made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,7 +107,7 @@ impl Tests {
             figures.runs += 1;
         }
         self.begun += 1;
-        if self.running.len() >= MOST_RUNNING {
+        if self.running.len() >= MAX_RUNNING {
             let oldest = self.running.remove(0);
             self.finish(&oldest, now_ns);
         }
@@ -141,10 +141,10 @@ impl Tests {
     /// Notes a block of a thread that is in no test.
     fn note_early(&mut self, birth: u64, task: u32, bytes: u64) {
         let count = self.early_of.entry(task).or_insert(0);
-        if *count < MOST_EARLY && self.early.len() < MOST_EARLY_OF_ALL {
+        if *count < MAX_EARLY && self.early.len() < MAX_EARLY_OF_ALL {
             *count += 1;
             self.early.insert(birth, Early { task, bytes, live: true });
-            if *count == MOST_EARLY {
+            if *count == MAX_EARLY {
                 self.early.retain(|_, early| early.task != task);
             }
         }
@@ -194,7 +194,7 @@ impl Tests {
             return false;
         }
         self.assign(birth, task, size);
-        self.owners.len() as u64 > 2 * live + MOST_OWNERS
+        self.owners.len() as u64 > 2 * live + MAX_OWNERS
     }
 
     /// Forgets whose the blocks were that are gone: with tests side by side, the test changes at nearly every birth. `births`: of all that live.

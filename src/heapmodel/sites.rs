@@ -18,7 +18,7 @@ const CHUNK: usize = 256;
 
 /// So many sites are found without a look into the table of all, at first and at most. Powers of two.
 const FIRST_LATEST: usize = 1 << 8;
-const MOST_LATEST: usize = 1 << 15;
+const MAX_LATEST: usize = 1 << 15;
 
 /// So many times a place was looked at in vain, on average, when there are to be more.
 const MANY_TIMES: usize = 8;
@@ -175,7 +175,7 @@ pub(super) struct Sites {
     /// All that are not there.
     by_key: HashTable<u32>,
     /// What was found last for each value of [`place_of`]. At least twice as many values as there are sites, up to
-    /// [`MOST_LATEST`], and more where that does not do: each size of a site that is rounded has its own.
+    /// [`MAX_LATEST`], and more where that does not do: each size of a site that is rounded has its own.
     latest: Box<[Found]>,
     /// How often a look there was in vain, since it has as many places as now.
     in_vain: usize,
@@ -302,8 +302,8 @@ impl Sites {
         let places = self.latest.len();
         self.in_vain += 1;
         let is_small = 2 * (self.len() - self.inherited) as usize >= places || self.in_vain >= MANY_TIMES * places;
-        if places < MOST_LATEST && is_small {
-            let places = (4 * places).clamp(FIRST_LATEST, MOST_LATEST);
+        if places < MAX_LATEST && is_small {
+            let places = (4 * places).clamp(FIRST_LATEST, MAX_LATEST);
             self.in_vain = 0;
             self.latest = vec![Found { id: NONE, size: 0 }; places].into_boxed_slice();
         }

@@ -12,7 +12,7 @@ use super::timeline::Timeline;
 use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, SiteTable, Snapshot, live_block};
 use crate::addr::{Addr, StackId};
 use crate::event::MarkName;
-use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Stranded, TimelinePoint, Totals};
+use crate::figures::{Amount, Anomalies, Capacity, CrossThreadFreed, FindingKind, Growth, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 
 /// See the module's head.
@@ -27,7 +27,7 @@ pub struct HeapView {
     errors: Vec<HeapError>,
     growths: Vec<(StackId, Growth)>,
     capacities: Vec<(StackId, Capacity)>,
-    stranded: Vec<(StackId, Stranded)>,
+    stranded: Vec<(StackId, CrossThreadFreed)>,
     timeline: Timeline,
     marks: Vec<Mark>,
 }

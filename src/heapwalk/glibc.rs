@@ -38,7 +38,7 @@ const FENCE: u64 = 16;
 /// So much of a region may be somebody else's between two parts of it: sbrk(3) by the program itself.
 const LARGEST_GAP: u64 = 16 << 20;
 /// So many such gaps are looked through in a region.
-const MOST_GAPS: usize = 64;
+const MAX_GAPS: usize = 64;
 /// So many chunks in a row make a beginning believable.
 const BELIEVED: usize = 8;
 
@@ -270,7 +270,7 @@ fn walk_region(
                 }
                 if is_second_fence(walk, first) {
                     gaps += 1;
-                    let next = (gaps <= MOST_GAPS).then(|| after_gap(at, range.end, top, window)).flatten();
+                    let next = (gaps <= MAX_GAPS).then(|| after_gap(at, range.end, top, window)).flatten();
                     match next {
                         Some(next) => at = next,
                         None => break,

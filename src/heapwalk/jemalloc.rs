@@ -17,7 +17,7 @@ use super::{Allocator, Arena, Chunk, Fault, Finding, Region, Sources, State, Wal
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
 use base::Blocks;
-use extents::{Extent, Extents, Holds, MOST_REGIONS, size_of};
+use extents::{Extent, Extents, Holds, MAX_REGIONS, size_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use tree::Tree;
@@ -27,17 +27,17 @@ const PAGE: u64 = 4096;
 /// What jemalloc keeps for itself lies at multiples of this.
 const CACHE_LINE: u64 = 64;
 /// So much wrong is told.
-const MOST_FINDINGS: usize = 1 << 12;
+const MAX_FINDINGS: usize = 1 << 12;
 /// More blocks are not told.
-const MOST_CHUNKS: usize = 1 << 27;
+const MAX_CHUNKS: usize = 1 << 27;
 /// A word of a module's data is followed to a block of jemalloc's own from so many places at most.
-const MOST_WORDS: usize = 1 << 16;
+const MAX_WORDS: usize = 1 << 16;
 
 /// Walks the heap. None if there is none of jemalloc's.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
     let tree = tree::find(sources, memory)?;
     let mut walk = Walk { allocator: Allocator::Jemalloc, ..Walk::default() };
-    if tree.entries.len() >= tree::MOST_ENTRIES {
+    if tree.entries.len() >= tree::MAX_ENTRIES {
         note(&mut walk.findings, tree.root.start, Fault::Table);
     }
     let extents = extents::read(&tree.entries, &mut walk.findings, memory)?;
@@ -86,7 +86,7 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
 
 /// Keeps what is wrong, as long as it is not too much.
 fn note(findings: &mut Vec<Finding>, at: Addr, what: Fault) {
-    if findings.len() < MOST_FINDINGS {
+    if findings.len() < MAX_FINDINGS {
         findings.push(Finding { at, what, before: None });
     }
 }
@@ -110,7 +110,7 @@ fn words_of(tree: &Tree, extents: &Extents, memory: &mut dyn ReadMemory) -> BTre
             if word.is_multiple_of(CACHE_LINE) && !tree.data.contains(&at) && extents.holding(at).is_none() {
                 words.insert(at);
             }
-            words.len() < MOST_WORDS
+            words.len() < MAX_WORDS
         });
     }
     words
@@ -216,14 +216,14 @@ impl OfThreads {
 fn add(walk: &mut Walk, extent: &Extent, extents: &Extents, of_threads: &OfThreads) {
     let chunk = |at: Addr, size: u64, state: State| Chunk::new(at, size, state, 0, 0);
     let chunks = &mut walk.chunks;
-    if chunks.len() >= MOST_CHUNKS {
+    if chunks.len() >= MAX_CHUNKS {
         note(&mut walk.findings, extent.at, Fault::Entry);
         return;
     }
     match extent.holds {
         Holds::Regions { class, bits } => {
             let size = size_of(class);
-            chunks.extend((0..(extent.size / size).min(MOST_REGIONS)).map(|region| {
+            chunks.extend((0..(extent.size / size).min(MAX_REGIONS)).map(|region| {
                 let at = extent.at.add(region * size);
                 let is_free = extents.is_free(bits, region);
                 chunk(at, size, if is_free { State::Free } else { of_threads.state(at) })

@@ -21,7 +21,7 @@ const HEADER: u64 = 4;
 /// Tables and groups are in pages of this size.
 const PAGE: u64 = 4096;
 /// So much wrong is told.
-const MOST_FINDINGS: usize = 1 << 12;
+const MAX_FINDINGS: usize = 1 << 12;
 
 /// Walks the heap. None if there is none of musl's.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
@@ -66,7 +66,7 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
 
 /// Keeps what is wrong, as long as it is not too much.
 fn note(findings: &mut Vec<Finding>, finding: Finding) {
-    if findings.len() < MOST_FINDINGS {
+    if findings.len() < MAX_FINDINGS {
         findings.push(finding);
     }
 }

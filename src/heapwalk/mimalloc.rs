@@ -24,9 +24,9 @@ const SEGMENT: u64 = 32 << 20;
 /// A slice (`MI_SEGMENT_SLICE_SIZE`).
 const SLICE: u64 = 64 << 10;
 /// So much wrong is told.
-const MOST_FINDINGS: usize = 1 << 12;
+const MAX_FINDINGS: usize = 1 << 12;
 /// More blocks are not told.
-const MOST_CHUNKS: usize = 1 << 27;
+const MAX_CHUNKS: usize = 1 << 27;
 
 /// Walks the heap. None if there is none of mimalloc's.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
@@ -49,7 +49,7 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
             broken_at,
         });
     }
-    walk.findings.truncate(MOST_FINDINGS);
+    walk.findings.truncate(MAX_FINDINGS);
     Some(walk)
 }
 

@@ -24,9 +24,9 @@ const SLICE: u64 = 64 << 10;
 /// A page of the kernel's.
 const KERNEL_PAGE: u64 = 4096;
 /// So much wrong is told.
-const MOST_FINDINGS: usize = 1 << 12;
+const MAX_FINDINGS: usize = 1 << 12;
 /// More blocks are not told.
-const MOST_CHUNKS: usize = 1 << 27;
+const MAX_CHUNKS: usize = 1 << 27;
 
 /// Walks the heap. None if there is none of mimalloc 3's.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
@@ -51,7 +51,7 @@ fn walk_within(budget: u64, sources: &Sources<'_>, memory: &mut dyn ReadMemory) 
         }
         let is_apart = page.at >= end && next.is_none_or(|area| page.end() <= area.at);
         let is_there = is_apart && page.is_possible() && arenas::is_mapped(page.at..page.end(), sources);
-        if is_there && walk.chunks.len() < MOST_CHUNKS {
+        if is_there && walk.chunks.len() < MAX_CHUNKS {
             end = page.end();
             add_lone(&mut walk, page, &mut judged, memory);
         } else {
@@ -68,7 +68,7 @@ fn walk_within(budget: u64, sources: &Sources<'_>, memory: &mut dyn ReadMemory) 
 
 /// Keeps what is wrong, as long as it is not too much.
 fn note(findings: &mut Vec<Finding>, finding: Finding) {
-    if findings.len() < MOST_FINDINGS {
+    if findings.len() < MAX_FINDINGS {
         findings.push(finding);
     }
 }
@@ -106,7 +106,7 @@ fn add_area(walk: &mut Walk, area: &Area, pages: &[Page], judged: &mut Judged, m
     let from = pages.partition_point(|page| page.at < area.at);
     for page in pages.iter().skip(from).take_while(|page| page.at < area.end()) {
         let has_room = page.at >= end && page.end() <= area.end();
-        if !has_room || !page.is_possible() || walk.chunks.len() >= MOST_CHUNKS {
+        if !has_room || !page.is_possible() || walk.chunks.len() >= MAX_CHUNKS {
             note(&mut walk.findings, Finding { at: page.at, what: Fault::Entry, before: None });
             broken_at = broken_at.or(Some(page.at.max(begin)));
             continue;

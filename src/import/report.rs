@@ -11,7 +11,7 @@ mod weight;
 
 use super::budget::{Budget, Exhausted};
 use super::{ImportError, Limits};
-use crate::profile::course::Course;
+use crate::profile::course::HeapHistory;
 use crate::profile::leaks::Suppression;
 use crate::profile::pertest::{TestRow, Tests};
 use crate::profile::saved::{Holds, Saved, Writer};
@@ -188,7 +188,7 @@ fn profile(report: Report, budget: &mut Budget) -> Result<Profile, Trouble> {
         warnings: report.warnings,
         processes: processes.collect(),
         saved: Some(Box::new(Saved { advice, ..saved })),
-        course: Course::default(),
+        course: HeapHistory::default(),
     })
 }
 

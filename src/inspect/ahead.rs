@@ -20,7 +20,7 @@ const STEADY: u32 = 8;
 /// A reader of `memory` that has the next piece read by a thread of `scope`, where one can be had, as soon as somebody reads one part behind the other.
 /// What it has read is kept for a while: it is for memory that nobody changes meanwhile, or of which torn parts are expected. No mapping is read that nobody asks for: to read some takes long,
 /// or has somebody serve it who stands still.
-pub(super) struct Ahead<'scope, 'env, M> {
+pub(super) struct Prefetch<'scope, 'env, M> {
     memory: &'env mut M,
     scope: &'scope Scope<'scope, 'env>,
     /// The mappings, ascending.
@@ -46,7 +46,7 @@ enum Helper {
     Refused,
 }
 
-impl<'scope, 'env, M: ReadAgain + 'env> Ahead<'scope, 'env, M> {
+impl<'scope, 'env, M: ReadAgain + 'env> Prefetch<'scope, 'env, M> {
     pub(super) fn new(memory: &'env mut M, mappings: &[Mapping], scope: &'scope Scope<'scope, 'env>) -> Self {
         let mappings = mappings.iter().map(|mapping| mapping.start.0..mapping.end.0).collect();
         Self { memory, scope, mappings, helper: Helper::None, pieces: VecDeque::new(), last: 0, steady: 0 }
@@ -137,7 +137,7 @@ fn bytes_of(memory: &mut impl ReadMemory, piece: &Range<u64>) -> Vec<u8> {
     bytes
 }
 
-impl<'env, M: ReadAgain + 'env> ReadMemory for Ahead<'_, 'env, M> {
+impl<'env, M: ReadAgain + 'env> ReadMemory for Prefetch<'_, 'env, M> {
     fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
         if buf.len() < LEAST || buf.len() as u64 > PIECE {
             return self.memory.read(addr, buf);
@@ -223,7 +223,7 @@ mod tests {
         let text = [FIRST, SECOND].map(|range| format!("{:x}-{:x} rw-p 00000000 00:00 0 \n", range.start, range.end));
         let mappings = maps::parse(text.concat().as_bytes()).unwrap();
         std::thread::scope(|scope| {
-            let mut ahead = Ahead::new(&mut memory, &mappings, scope);
+            let mut ahead = Prefetch::new(&mut memory, &mappings, scope);
             let mut compare = |at: u64, len: usize| {
                 let (mut told, mut expected) = (vec![0; len], vec![0; len]);
                 let read = ahead.read(Addr(at), &mut told);

@@ -24,7 +24,7 @@ const NO_PROGRAM: &str = "the program's file was not found: its types are not kn
 const WITHOUT: &str = "files (split DWARF) are missing: so are the types that they have. Keep them where they were built, or put a package made by `dwp -e PROGRAM` beside the program as PROGRAM.dwp";
 
 /// So long the thread that reads is waited for. Its own limit is less; beyond that are files that take long to open, to sum or to unpack, and those of servers that do not answer.
-const PATIENCE: Duration = Duration::from_secs(45);
+const TIMEOUT: Duration = Duration::from_secs(45);
 /// It was longer.
 const SLOW: &str = "debug information takes too long to read: types are not known";
 /// It has ended without a result.
@@ -45,7 +45,7 @@ pub(super) struct Declarations {
 impl Declarations {
     /// Reads those of process `pid`, which runs on.
     pub(super) fn of_process(pid: i32) -> Self {
-        Self::aside(PATIENCE, move || {
+        Self::aside(TIMEOUT, move || {
             // who can't be read is told by those who look at it
             let Ok(mappings) = procfs::mappings(pid) else { return Self::default() };
             let objects = modules::open(pid, pid, &mappings);
@@ -57,7 +57,7 @@ impl Declarations {
     /// Reads those of the modules of a core.
     pub(super) fn of_core(core: &Arc<Core>) -> Self {
         let core = Arc::clone(core);
-        Self::aside(PATIENCE, move || Self::read(core.objects(), Path::new("/")))
+        Self::aside(TIMEOUT, move || Self::read(core.objects(), Path::new("/")))
     }
 
     /// Has `read` done on a thread of its own, which is left alone if it takes too long: the files are somebody else's, and all but types can be told without.
@@ -150,14 +150,14 @@ mod tests {
     #[test]
     fn what_fails_or_never_ends_leaves_no_types_and_says_so() {
         let known = || Declarations { warnings: vec!["known".to_owned()], ..Declarations::default() };
-        assert_eq!(Declarations::aside(PATIENCE, known).warnings, ["known"]);
+        assert_eq!(Declarations::aside(TIMEOUT, known).warnings, ["known"]);
         let failing = || {
             if std::hint::black_box(true) {
                 std::panic::resume_unwind(Box::new(()))
             }
             Declarations::default()
         };
-        assert_eq!(Declarations::aside(PATIENCE, failing).warnings, [FAILED]);
+        assert_eq!(Declarations::aside(TIMEOUT, failing).warnings, [FAILED]);
         let (hold, held) = sync_channel::<()>(1);
         let hanging = move || {
             let _ = held.recv();

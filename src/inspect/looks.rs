@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 /// A process is looked at so many times at most.
-const MOST: u32 = 4;
+const MAX_LOOKS: u32 = 4;
 
 /// What a look is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,7 +162,7 @@ struct Looks<T> {
 
 impl<T> Looks<T> {
     const fn new() -> Self {
-        Self { kept: None, last: None, left: MOST, agree: false }
+        Self { kept: None, last: None, left: MAX_LOOKS, agree: false }
     }
 
     /// How many findings the look has that is kept; more than any of one that has found no allocator.

@@ -73,7 +73,7 @@ pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
         loop {
             std::thread::sleep(PAUSE);
             let has_run = ran_before.iter().all(|(tid, before)| ran(pid, *tid) != *before);
-            if has_run || began.elapsed() > PATIENCE {
+            if has_run || began.elapsed() > TIMEOUT {
                 break;
             }
         }
@@ -92,10 +92,10 @@ pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Threads that get no processor meanwhile are waited for no longer than this.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 
 /// So many looks more are taken at most.
-const MOST_MORE: u32 = 4;
+const MAX_MORE: u32 = 4;
 
 /// So many of them must agree one after the other while threads are inside of the allocator: a block that was on its
 /// way at the first look may be so again at the next one, as allocators give the same block out again and again.
@@ -117,7 +117,7 @@ fn leave_out_what_moves(graph: &mut Graph, inside: &[Inside], again: &mut dyn Fn
     let first = graph.unreached();
     let mut lost = first.clone();
     let mut agreeing = 0;
-    for _ in 0..MOST_MORE {
+    for _ in 0..MAX_MORE {
         if lost.is_empty() {
             break;
         }

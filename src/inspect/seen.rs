@@ -1,6 +1,6 @@
 //! What is seen of a process besides its heap: mappings, threads, pages.
 
-use super::ahead::Ahead;
+use super::ahead::Prefetch;
 use super::core::Core;
 use super::inside;
 use super::modules::{self, Objects};
@@ -123,7 +123,7 @@ impl Seen {
     /// Walks the heap in `memory`: the process's, or a copy's.
     pub(super) fn walk(&self, memory: &mut impl ReadAgain) -> Option<Walk> {
         let sources = Sources { mappings: &self.mappings, data: &heapwalk::data_of(&self.mappings) };
-        std::thread::scope(|scope| heapwalk::walk(&sources, &mut Ahead::new(memory, &self.mappings, scope)))
+        std::thread::scope(|scope| heapwalk::walk(&sources, &mut Prefetch::new(memory, &self.mappings, scope)))
     }
 
     /// The object files.

@@ -397,7 +397,7 @@ pub const RECORD_WHAT: u64 = 8;
 pub const RECORD_RESULT: u64 = 16;
 /// In a record: the function's first three arguments as at its entry (u64 each).
 pub const RECORD_ARGS: u64 = 24;
-/// In a record: of an end of a function of [`Way::AllocOut`] that has returned 0, the word that its first argument points to.
+/// In a record: of an end of a function of [`StubKind::AllocOut`] that has returned 0, the word that its first argument points to.
 pub const RECORD_OUT: u64 = 48;
 /// In a record: the return address of the call.
 pub const RECORD_CALLER: u64 = 56;
@@ -408,7 +408,7 @@ pub const FLAG_LISTED: u64 = 1 << 55;
 pub const FLAG_COPY: u64 = 1 << 56;
 /// Flag of a record: the stack is that of the caller only, as frees are not walked.
 pub const FLAG_CALLER: u64 = 1 << 57;
-/// Flag of a frame: the function is one of [`Way::AllocOut`].
+/// Flag of a frame: the function is one of [`StubKind::AllocOut`].
 pub const FLAG_OUT: u64 = 1 << 58;
 /// Flag of a frame, and of the record of its end: there was a record of [`Kind::Began`], with the same stack. Where that is a copy, the tracer
 /// gives the slot back when it has taken that first record.
@@ -436,9 +436,9 @@ pub const STEPS: u64 = 1 << 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
-    /// A function of [`Way::Free`] is about to run. It has no end.
+    /// A function of [`StubKind::Free`] is about to run. It has no end.
     Freed = 1,
-    /// A function of [`Way::Realloc`] is about to run.
+    /// A function of [`StubKind::Realloc`] is about to run.
     Began = 2,
     /// A function of any other way has run.
     Ended = 3,
@@ -447,7 +447,7 @@ pub enum Kind {
 /// How the routine goes about a function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Way {
+pub enum StubKind {
     /// One record, when it has returned.
     Alloc = 0,
     /// One record, when it has returned; the block is where the first argument points to.
@@ -460,7 +460,7 @@ pub enum Way {
     Guard = 4,
 }
 
-impl Way {
+impl StubKind {
     /// Whether the call has a frame, and so an end that is seen.
     pub const fn has_frame(self) -> bool {
         matches!(self, Self::Alloc | Self::AllocOut | Self::Realloc)

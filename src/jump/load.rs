@@ -11,13 +11,13 @@ const WORTHWHILE_AGAIN_NS: u64 = 10_000_000;
 const WORTHWHILE_STOPS: u64 = 40;
 
 /// It is too much from one part in so many of the time on.
-const SHARE: u64 = 5;
+const MAX_TIME_DIVISOR: u64 = 5;
 
 /// What the kernel takes at a stop at least, besides what heaptrace works on it, ns: the switches to it and back (hazards.md: 6.5 to 59 µs).
 const SWITCHES_NS: u64 = 7_000;
 
 /// All of the time, in tenths of a percent.
-const WHOLE: u64 = 1000;
+const PERMILLE: u64 = 1000;
 
 /// How often it is tried again to find a moment at which a program's code can be changed.
 const TRIES_AGAIN: u32 = 10;
@@ -69,8 +69,8 @@ impl Load {
         }
         let passed = now.now_ns.saturating_sub(self.now_ns);
         *self = now;
-        let permille = taken.saturating_mul(1000).checked_div(passed).unwrap_or(WHOLE).min(WHOLE);
-        (taken.saturating_mul(SHARE) >= passed).then_some(permille as u32)
+        let permille = taken.saturating_mul(1000).checked_div(passed).unwrap_or(PERMILLE).min(PERMILLE);
+        (taken.saturating_mul(MAX_TIME_DIVISOR) >= passed).then_some(permille as u32)
     }
 }
 

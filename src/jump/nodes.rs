@@ -11,7 +11,7 @@ use super::shared::Shared;
 
 /// How the routine goes on from a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Onward {
+pub enum CallerRule {
     /// It does not know: it makes a copy.
     Unknown,
     /// To the caller, by one of the first three forms.
@@ -27,7 +27,7 @@ pub enum Onward {
     End(u32),
 }
 
-impl Onward {
+impl CallerRule {
     /// The routine does not look whether an offset of the stack pointer can be true.
     fn checked(self) -> Self {
         match self {
@@ -113,7 +113,7 @@ impl Nodes {
     }
 
     /// Publishes the stack `id`: `parent` with a frame at `ra`. The parent must be published. False if there is no room, or it was.
-    pub fn publish(&mut self, shared: &dyn Shared, id: u32, parent: u32, ra: u64, onward: Onward) -> bool {
+    pub fn publish(&mut self, shared: &dyn Shared, id: u32, parent: u32, ra: u64, onward: CallerRule) -> bool {
         if Self::has_no_room(id) {
             self.refuse(id);
             return false;
@@ -133,7 +133,7 @@ impl Nodes {
         let onward = onward.checked();
         let depth = self.published.get(parent as usize).map_or(0, |node| node.depth()) + 1;
         if let Some(node) = self.published.get_mut(index) {
-            *node = Published::new(parent, ra, depth, is_indexed, matches!(onward, Onward::Caller { .. }));
+            *node = Published::new(parent, ra, depth, is_indexed, matches!(onward, CallerRule::Caller { .. }));
         }
         let at = node_at(id);
         shared.set_half(at + NODE_PARENT, parent);
@@ -177,7 +177,7 @@ impl Nodes {
     /// The walk that comes to the published node `id` ends there, with the stack `stack`.
     pub fn end_at(&self, shared: &dyn Shared, id: u32, stack: u32) {
         if id != 0 && self.is_published(id) {
-            write_onward(shared, node_at(id), Onward::End(stack));
+            write_onward(shared, node_at(id), CallerRule::End(stack));
         }
     }
 
@@ -233,22 +233,22 @@ const fn node_at(id: u32) -> u64 {
     NODE_AREA + id as u64 * NODE_SIZE
 }
 
-fn write_onward(shared: &dyn Shared, at: u64, onward: Onward) {
-    if let Onward::End(stack) = onward {
+fn write_onward(shared: &dyn Shared, at: u64, onward: CallerRule) {
+    if let CallerRule::End(stack) = onward {
         shared.set_half(at + NODE_STACK, stack);
     }
     write_rule(shared, at + NODE_FORM, onward);
 }
 
 /// Writes how the walk goes on, as it stands in a node from [`NODE_FORM`] on, to `at`.
-pub(super) fn write_rule(shared: &dyn Shared, at: u64, onward: Onward) {
+pub(super) fn write_rule(shared: &dyn Shared, at: u64, onward: CallerRule) {
     let (form, rbp) = match onward {
-        Onward::Unknown => (Form::Unknown, RBP_SAME),
-        Onward::Caller { form, offset, rbp } => {
+        CallerRule::Unknown => (Form::Unknown, RBP_SAME),
+        CallerRule::Caller { form, offset, rbp } => {
             shared.set_half(at + (NODE_OFFSET - NODE_FORM), offset.cast_unsigned());
             (form, rbp)
         }
-        Onward::End(_) => (Form::End, RBP_SAME),
+        CallerRule::End(_) => (Form::End, RBP_SAME),
     };
     // form in the low byte, rbp in the upper half
     shared.set_half(at, form as u32 | u32::from(rbp.cast_unsigned()) << 16);
@@ -288,8 +288,8 @@ mod tests {
         let mut known: HashMap<(u32, u64), u32> = HashMap::new();
         for id in 1..20_000u32 {
             let (parent, ra) = (id / 3, 0x40_0000 + u64::from(id % 7) * 16 + u64::from(id) * 4096);
-            assert!(nodes.publish(&shared, id, parent, ra, Onward::Unknown));
-            assert!(!nodes.publish(&shared, id, parent, ra, Onward::Unknown), "twice");
+            assert!(nodes.publish(&shared, id, parent, ra, CallerRule::Unknown));
+            assert!(!nodes.publish(&shared, id, parent, ra, CallerRule::Unknown), "twice");
             known.insert((parent, ra), id);
         }
         for (&(parent, ra), &id) in &known {
@@ -314,12 +314,12 @@ mod tests {
     fn what_has_no_parent_or_no_room_stays_unknown() {
         let shared = Made::default();
         let mut nodes = Nodes::new(&shared);
-        assert!(!nodes.publish(&shared, 5, 4, 0x1000, Onward::Unknown), "the parent is not there");
-        assert!(!nodes.publish(&shared, NODES as u32, 0, 0x1000, Onward::Unknown));
-        assert!(nodes.publish(&shared, NODES as u32 - 1, 0, 0x1000, Onward::Unknown));
-        assert!(!nodes.publish(&shared, NODES as u32, 0, 0x1000, Onward::Unknown));
+        assert!(!nodes.publish(&shared, 5, 4, 0x1000, CallerRule::Unknown), "the parent is not there");
+        assert!(!nodes.publish(&shared, NODES as u32, 0, 0x1000, CallerRule::Unknown));
+        assert!(nodes.publish(&shared, NODES as u32 - 1, 0, 0x1000, CallerRule::Unknown));
+        assert!(!nodes.publish(&shared, NODES as u32, 0, 0x1000, CallerRule::Unknown));
         assert_eq!(nodes.refused(), 1, "the same stack");
-        assert!(!nodes.publish(&shared, NODES as u32 + 1, 0, 0x2000, Onward::Unknown));
+        assert!(!nodes.publish(&shared, NODES as u32 + 1, 0, 0x2000, CallerRule::Unknown));
         assert_eq!(nodes.refused(), 2);
     }
 
@@ -327,7 +327,7 @@ mod tests {
     fn a_node_says_whether_the_next_one_is_a_callers() {
         let shared = Made::default();
         let mut nodes = Nodes::new(&shared);
-        let onward = |offset| Onward::Caller { form: Form::Rsp, offset, rbp: RBP_SAME };
+        let onward = |offset| CallerRule::Caller { form: Form::Rsp, offset, rbp: RBP_SAME };
         let form = |id: u32| shared.half(node_at(id) + NODE_FORM);
         for (id, parent) in [(1, 0), (2, 1), (4, 2), (3, 1)] {
             assert!(nodes.publish(&shared, id, parent, 0x1000 * u64::from(id), onward(32)));
@@ -335,7 +335,7 @@ mod tests {
         let plain = super::super::layout::FORM_PLAIN;
         assert_eq!([1, 2, 3, 4].map(|id| form(id) == plain), [true, false, false, false]);
         assert_eq!(form(2), plain & !IS_NEXT);
-        assert!(nodes.publish(&shared, 5, 4, 0x5000, Onward::Unknown));
+        assert!(nodes.publish(&shared, 5, 4, 0x5000, CallerRule::Unknown));
         assert_eq!((form(4), form(5) & 0xffff), (plain, 0));
         nodes.forget(&shared, 2);
         nodes.forget(&shared, 4);
@@ -350,7 +350,7 @@ mod tests {
     fn a_node_says_how_to_go_on() {
         let shared = Made::default();
         let mut nodes = Nodes::new(&shared);
-        let onward = Onward::Caller { form: Form::LoadRbp, offset: -8, rbp: -2 };
+        let onward = CallerRule::Caller { form: Form::LoadRbp, offset: -8, rbp: -2 };
         assert!(nodes.publish(&shared, 1, 0, 0x1000, onward));
         let at = node_at(1);
         let mut bytes = [0; NODE_SIZE as usize];

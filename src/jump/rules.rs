@@ -2,7 +2,7 @@
 //! that the tracer makes nodes of. It copies the stack only where a rule is missing, too.
 
 use super::layout::{RULE_AREA, RULE_FORM, RULE_GONE, RULE_RA, RULE_SIZE, RULES, rule_slot};
-use super::nodes::{Onward, write_rule};
+use super::nodes::{CallerRule, write_rule};
 use super::shared::Shared;
 use crate::addr::ModuleId;
 
@@ -24,8 +24,8 @@ impl Default for Rules {
 impl Rules {
     /// Publishes how walks go on from the frame at `ra` in `module`, whatever stack it is on: to its caller, or nowhere as it is the outermost. Does nothing if a
     /// rule is known there, or half of the table is used: then stacks with that frame are copied.
-    pub fn publish(&mut self, shared: &dyn Shared, ra: u64, module: ModuleId, onward: Onward) {
-        if ra == 0 || ra == RULE_GONE || onward == Onward::Unknown || 2 * self.used >= RULES {
+    pub fn publish(&mut self, shared: &dyn Shared, ra: u64, module: ModuleId, onward: CallerRule) {
+        if ra == 0 || ra == RULE_GONE || onward == CallerRule::Unknown || 2 * self.used >= RULES {
             return;
         }
         let mut slot = rule_slot(ra);
@@ -62,7 +62,7 @@ mod tests {
     use super::super::shared::testing::Made;
     use super::*;
 
-    const PLAIN: Onward = Onward::Caller { form: Form::Rsp, offset: 48, rbp: -2 };
+    const PLAIN: CallerRule = CallerRule::Caller { form: Form::Rsp, offset: 48, rbp: -2 };
 
     /// A look-up as the routine does it, from the region alone: where the rule stands.
     fn find(shared: &Made, ra: u64) -> Option<u64> {
@@ -95,13 +95,13 @@ mod tests {
     fn stale_rules_are_found_no_more() {
         let (shared, mut rules) = (Made::default(), Rules::default());
         (1..1000).for_each(|ra| rules.publish(&shared, ra, ModuleId(ra as u32 % 2), PLAIN));
-        rules.publish(&shared, 5000, ModuleId(1), Onward::Unknown);
+        rules.publish(&shared, 5000, ModuleId(1), CallerRule::Unknown);
         rules.forget(&shared, &|_, module| module == ModuleId(0));
         for ra in 1..1000 {
             assert_eq!(find(&shared, ra).is_some(), ra % 2 == 1, "{ra}");
         }
         assert_eq!(find(&shared, 5000), None);
-        rules.publish(&shared, 8, ModuleId(2), Onward::End(3));
+        rules.publish(&shared, 8, ModuleId(2), CallerRule::End(3));
         let at = find(&shared, 8).unwrap();
         assert_eq!(shared.half(at + RULE_FORM) as u8, Form::End as u8, "what is there now");
     }

@@ -1,6 +1,6 @@
 //! The stub of a wrapped function: what the patch over its first instruction jumps to. See the head of `tracer/jump/routine.s`.
 
-use super::layout::{CODE_SIZE, STATE_ACTIVE, Way};
+use super::layout::{CODE_SIZE, STATE_ACTIVE, StubKind};
 use super::sampling::SizeOf;
 use super::undo::Code;
 use crate::addr::Addr;
@@ -10,7 +10,7 @@ pub const STUB_SIZE: u64 = 64;
 /// Where the stubs begin in the code region: behind the routine.
 pub const STUBS: u64 = 0x1c00;
 /// How many there can be.
-pub const MOST_STUBS: u64 = (ENTRIES - STUBS) / STUB_SIZE;
+pub const MAX_STUBS: u64 = (ENTRIES - STUBS) / STUB_SIZE;
 /// Where the wrapped functions' first instructions are moved to: [`ENTRY_SIZE`] bytes for each stub.
 pub const ENTRIES: u64 = 0x3200;
 /// Bytes for the moved instructions of one function.
@@ -47,7 +47,7 @@ pub struct Stub {
     /// The number of the function in records.
     pub function: u16,
     /// How the routine goes about it.
-    pub way: Way,
+    pub way: StubKind,
     /// How many bytes it is asked for.
     pub size: SizeOf,
     /// The function's first instruction.
@@ -67,8 +67,8 @@ impl Stub {
     /// The part of the routine that it calls before the function runs.
     fn enter(&self, code: &Code) -> u64 {
         match (self.is_sampled, self.way) {
-            (true, Way::Free) => code.fast_free,
-            (true, Way::Alloc) if self.size == SizeOf(SizeOf::SIMPLE) => code.fast_malloc,
+            (true, StubKind::Free) => code.fast_free,
+            (true, StubKind::Alloc) if self.size == SizeOf(SizeOf::SIMPLE) => code.fast_malloc,
             _ => code.enter,
         }
     }
@@ -76,7 +76,7 @@ impl Stub {
 
 /// The stub with number `number` of the code region at `region`. None if the original is out of reach, or there is no room.
 pub fn assemble(stub: &Stub, region: Addr, number: u64, code: &Code) -> Option<Vec<u8>> {
-    if number >= MOST_STUBS {
+    if number >= MAX_STUBS {
         return None;
     }
     let at = STUBS + number * STUB_SIZE;
@@ -119,7 +119,7 @@ pub fn assemble(stub: &Stub, region: Addr, number: u64, code: &Code) -> Option<V
     Some(bytes)
 }
 
-const _: () = assert!(ENTRIES + MOST_STUBS * ENTRY_SIZE <= CODE_SIZE);
+const _: () = assert!(ENTRIES + MAX_STUBS * ENTRY_SIZE <= CODE_SIZE);
 
 #[cfg(test)]
 mod tests {
@@ -133,7 +133,7 @@ mod tests {
         let region = Addr(0x7f00_0000_0000);
         let stub = Stub {
             function: 7,
-            way: Way::Alloc,
+            way: StubKind::Alloc,
             size: SizeOf(0),
             entry: Addr(0),
             original: region.add(0x4000_0000),
@@ -167,10 +167,10 @@ mod tests {
         let (enter, leave) = (region.0 + 0x100, region.0 + 0x300);
         assert_eq!(targets, [at + PASS, enter, at + PASS, original, leave, original]);
         assert_eq!(decoded[0].memory_displacement64(), region.0 + STATE_ACTIVE);
-        let eax = [7, 0, 0, Way::Alloc as u8];
+        let eax = [7, 0, 0, StubKind::Alloc as u8];
         assert_eq!((decoded[3].code(), &bytes[EAX as usize..][..4]), (Instruction::Mov_r32_imm32, &eax[..]));
         assert_eq!(decoded[7].code(), Instruction::Lea_r64_m);
-        let free = Stub { way: Way::Free, ..stub };
+        let free = Stub { way: StubKind::Free, ..stub };
         let bytes = assemble(&free, region, 4, &code).unwrap();
         let at = region.0 + STUBS + 4 * STUB_SIZE;
         let decoded: Vec<_> = Decoder::with_ip(64, &bytes[..30], at, DecoderOptions::NONE).into_iter().collect();
@@ -186,9 +186,9 @@ mod tests {
         assert_eq!(called(Stub { size: simple, ..stub }), 0x100);
         assert_eq!(called(Stub { size: simple, ..sampled }), 0x180);
         assert_eq!(called(Stub { size: SizeOf(SizeOf::SIMPLE | 1), ..sampled }), 0x100);
-        assert_eq!(called(Stub { way: Way::Free, ..sampled }), 0x200);
-        assert_eq!(called(Stub { way: Way::Realloc, ..sampled }), 0x100);
+        assert_eq!(called(Stub { way: StubKind::Free, ..sampled }), 0x200);
+        assert_eq!(called(Stub { way: StubKind::Realloc, ..sampled }), 0x100);
         assert_eq!(assemble(&Stub { original: Addr(0x1000), ..stub }, region, 3, &code), None, "out of reach");
-        assert_eq!(assemble(&stub, region, MOST_STUBS, &code), None);
+        assert_eq!(assemble(&stub, region, MAX_STUBS, &code), None);
     }
 }

@@ -5,7 +5,8 @@
 
 use super::frames::{self, Frame, copy_in};
 use super::layout::{
-    CELL_HEAD, CELL_RING, CHANGED, COUNTED, FLAG_BEGAN, FRAME_SLOT, RECORD_KEY, REMOVES, SEQ, Way, cell_at, record_at,
+    CELL_HEAD, CELL_RING, CHANGED, COUNTED, FLAG_BEGAN, FRAME_SLOT, RECORD_KEY, REMOVES, SEQ, StubKind, cell_at,
+    record_at,
 };
 use super::sampling::{self, Counted};
 use super::shared::Shared;
@@ -241,7 +242,7 @@ impl Place<'_> {
         regs.gpr[reg::RSP] = regs.sp().wrapping_add(8);
         // the program may have called us from elsewhere
         match (in_stubs % STUB_SIZE, stub.way, offset >= self.code.leave) {
-            (LEFT, Way::Alloc | Way::AllocOut | Way::Realloc, true) => {
+            (LEFT, StubKind::Alloc | StubKind::AllocOut | StubKind::Realloc, true) => {
                 return self.in_leave(offset, regs, shared, memory);
             }
             (ENTERED, _, false) => {}
@@ -286,7 +287,7 @@ impl Place<'_> {
             self.uncount(stub, &regs, Counted::Left, shared);
         }
         let has_frame = (code.claimed..code.realloc).contains(&offset)
-            || stub.way == Way::Realloc
+            || stub.way == StubKind::Realloc
                 && ((code.began..code.commit).contains(&offset)
                     || (code.committed_done..code.nested).contains(&offset));
         let copy = if (code.claimed..code.framed).contains(&offset) {

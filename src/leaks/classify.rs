@@ -4,7 +4,7 @@ use super::edges::NO_WORD;
 use super::graph::{Graph, RootPlace};
 use super::index::BlockIndex;
 use super::scan::Unreadable;
-use super::{Doubt, RootKind, Roots, Untold};
+use super::{Doubt, RootKind, Roots, Unavailable};
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
 use crate::leakclass::LeakClass;
@@ -12,7 +12,7 @@ use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 
 /// The smallest signal stack that the kernel takes, in bytes (`MINSIGSTKSZ`, signal(7)).
-const LEAST_SIGNAL_STACK: u64 = 2048;
+const MIN_SIGNAL_STACK: u64 = 2048;
 
 /// How a block was come to.
 #[derive(Clone, Copy, Debug)]
@@ -359,10 +359,11 @@ impl Scan {
 
     /// Where the kernel may hold pointers that it tells nobody: blocks that only it leads to look lost. Nothing if none
     /// does.
-    pub fn untold(&self) -> Vec<Untold> {
+    pub fn untold(&self) -> Vec<Unavailable> {
         let lost = self.blocks().filter(|(_, class)| *class == LeakClass::Definite).map(|(block, _)| block.size).max();
-        let may_be_held =
-            |untold: &Untold| lost.is_some_and(|lost| *untold != Untold::SignalStacks || lost >= LEAST_SIGNAL_STACK);
+        let may_be_held = |untold: &Unavailable| {
+            lost.is_some_and(|lost| *untold != Unavailable::SignalStacks || lost >= MIN_SIGNAL_STACK)
+        };
         self.roots.untold.iter().copied().filter(may_be_held).collect()
     }
 

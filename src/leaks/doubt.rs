@@ -29,10 +29,10 @@ pub struct Doubts {
 }
 
 /// So many kinds of pointers are told.
-const MOST_TOLD: usize = 4;
+const MAX_TOLD: usize = 4;
 
 /// What a kind of pointers must lead to, to be told: so many blocks.
-const FEWEST_BLOCKS: u64 = 10;
+const MIN_BLOCKS: u64 = 10;
 
 /// Bits below this may be a tag as well as a place behind a header.
 const LOW_TAG: u64 = 8;
@@ -52,11 +52,11 @@ impl Doubts {
 
     /// Tagged pointers, and the places behind starts that repeat; those with most bytes first.
     pub fn told(&self) -> Vec<(Doubt, Doubted)> {
-        let is_told = |doubt: &Doubt, doubted: &Doubted| *doubt == Doubt::Tagged || doubted.blocks >= FEWEST_BLOCKS;
+        let is_told = |doubt: &Doubt, doubted: &Doubted| *doubt == Doubt::Tagged || doubted.blocks >= MIN_BLOCKS;
         let told = self.counted.iter().filter(|(doubt, doubted)| is_told(doubt, doubted));
         let mut told: Vec<_> = told.map(|(doubt, doubted)| (*doubt, *doubted)).collect();
         told.sort_by_key(|(doubt, doubted)| (Reverse(doubted.bytes), *doubt != Doubt::Tagged, offset_of(*doubt)));
-        told.truncate(MOST_TOLD);
+        told.truncate(MAX_TOLD);
         told
     }
 

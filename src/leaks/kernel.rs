@@ -33,7 +33,7 @@ impl KernelHolder {
 
 /// What the kernel may hold pointers in that it tells nobody.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Untold {
+pub enum Unavailable {
     /// Requests of io_submit(2).
     Aio,
     /// Requests of io_uring(7).
@@ -46,7 +46,7 @@ pub enum Untold {
     SignalStacks,
 }
 
-impl Untold {
+impl Unavailable {
     /// Its short name, in words and in report.json.
     pub const fn name(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ pub struct KernelHeld {
     /// Where the signal stacks of the threads lie that could be asked, by their ids; None: that one has none.
     pub signal_stacks: BTreeMap<i32, Option<Range<Addr>>>,
     /// What could not be asked.
-    pub untold: Vec<Untold>,
+    pub untold: Vec<Unavailable>,
 }
 
 impl KernelHeld {
@@ -75,10 +75,10 @@ impl KernelHeld {
     /// requests that it never tells.
     pub fn new(timers: Option<Vec<u64>>, epoll: Option<Vec<u64>>, has_aio: bool, has_io_uring: bool) -> Self {
         let untold = [
-            (has_aio, Untold::Aio),
-            (has_io_uring, Untold::IoUring),
-            (timers.is_none(), Untold::Timers),
-            (epoll.is_none(), Untold::Epoll),
+            (has_aio, Unavailable::Aio),
+            (has_io_uring, Unavailable::IoUring),
+            (timers.is_none(), Unavailable::Timers),
+            (epoll.is_none(), Unavailable::Epoll),
         ];
         let values =
             |holder, values: Option<Vec<u64>>| values.unwrap_or_default().into_iter().map(move |v| (holder, v));

@@ -12,7 +12,7 @@ mod pieces;
 mod signalframes;
 mod signalstacks;
 
-use super::{KernelHeld, KernelHolder, RootKind, RootWord, Roots, Untold};
+use super::{KernelHeld, KernelHolder, RootKind, RootWord, Roots, Unavailable};
 use crate::addr::{Addr, ModuleId};
 use crate::arch::xsave::VectorWord;
 use crate::arch::{PAGE_SIZE, Regs, reg};
@@ -195,7 +195,7 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     words.extend(kept.map(|value| RootWord { value, kind: RootKind::Anonymous }));
     words.extend(sources.kernel.words());
     words.extend(signal_stacks.words());
-    let unasked = (signal_stacks.unknown > 0).then_some(Untold::SignalStacks);
+    let unasked = (signal_stacks.unknown > 0).then_some(Unavailable::SignalStacks);
     let untold = sources.kernel.untold.iter().copied().chain(unasked).collect();
     Roots { ranges: pieces.into_ranges(), words, stale, untold, unasked_threads: signal_stacks.unknown }
 }

@@ -37,7 +37,7 @@ struct Hit {
 }
 
 /// So many starts are looked through one after the other. Where blocks are spread evenly, it is one or two.
-const FEW: usize = 16;
+const MAX_LINEAR_STARTS: usize = 16;
 
 /// So many words are looked up together.
 const BATCH: usize = 256;
@@ -71,7 +71,8 @@ impl BlockEdges<'_> {
         for (near, hit) in near.into_iter().zip(hits.drain(..)) {
             let Some(near) = near else { continue };
             // most pointers lead to a start: those lie closer together than the blocks
-            let starts = starts.get(near.start as usize..near.end as usize).filter(|starts| starts.len() <= FEW);
+            let starts =
+                starts.get(near.start as usize..near.end as usize).filter(|starts| starts.len() <= MAX_LINEAR_STARTS);
             let starts = starts.unwrap_or(&[]);
             let exact = starts.iter().rposition(|start| *start == hit.value as u32);
             let found = match exact {
@@ -87,7 +88,7 @@ impl BlockEdges<'_> {
 }
 
 /// What is done with blocks while their pointers are looked for.
-pub trait Beside {
+pub trait BlockVisitor {
     /// How many bytes from a block's start it wants to see: 64 KiB at most.
     fn wanted(&self, block: &LiveBlock) -> usize;
 
@@ -99,7 +100,7 @@ pub trait Beside {
 }
 
 /// Nothing is.
-impl Beside for () {
+impl BlockVisitor for () {
     fn wanted(&self, _: &LiveBlock) -> usize {
         0
     }
@@ -126,7 +127,7 @@ impl PartRead {
         part: Range<usize>,
         memory: &mut dyn ReadMemory,
         files: &MappedFiles,
-        beside: &mut impl Beside,
+        beside: &mut impl BlockVisitor,
     ) -> Self {
         let mut reader = Reader::new(memory, files);
         let edges = Edges::with_capacity(part.len());
@@ -144,7 +145,12 @@ impl PartRead {
     }
 }
 
-fn read_blocks(edges: &mut BlockEdges<'_>, part: Range<usize>, reader: &mut Reader<'_>, beside: &mut impl Beside) {
+fn read_blocks(
+    edges: &mut BlockEdges<'_>,
+    part: Range<usize>,
+    reader: &mut Reader<'_>,
+    beside: &mut impl BlockVisitor,
+) {
     let index = edges.index;
     let (blocks, span) = (index.blocks(), &index.spans());
     for (i, block) in blocks.iter().enumerate().take(part.end).skip(part.start) {

@@ -2,7 +2,7 @@
 
 /// So many blocks at most are told one by one; of more, those of one stack that came at about the same time are told together. As many nodes as
 /// Chrome's developer tools open.
-pub const MOST_BLOCKS: usize = 7_999_998;
+pub const MAX_BLOCKS: usize = 7_999_998;
 
 /// The blocks that are live in a heap. `S` names a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -8,13 +8,13 @@ use super::identity::is_unresolved;
 use super::samples::SAMPLE;
 use super::symbolize::{Question, Symbolize};
 use super::{
-    AllocatorUse, Anomalies, Capacity, Children, Cost, Finding, Function, Growth, Image, Location, Meta, ModuleInfo,
-    Profile, Sample, Samples, Stacks as StackList, Stranded, SymbolStatus,
+    AllocatorUse, Anomalies, Capacity, Children, Cost, CrossThreadFreed, Finding, Function, Growth, Image, Location,
+    Meta, ModuleInfo, Profile, Sample, Samples, Stacks as StackList, SymbolStatus,
 };
 use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
 use crate::heapmodel::{HeapError, SiteStats, SiteTable, Snapshot};
 use crate::packed::PackedBuilder;
-use crate::profile::course::Course;
+use crate::profile::course::HeapHistory;
 use crate::unwinder::{Frame, Quality, StackPath, StackTable};
 use hashbrown::HashTable;
 use rustc_hash::{FxBuildHasher, FxHashMap, FxHasher};
@@ -104,7 +104,7 @@ pub struct BuildInput<'a> {
     pub children: Children,
     pub warnings: Vec<String>,
     /// What was noted along the way.
-    pub course: Course<StackId>,
+    pub course: HeapHistory<StackId>,
     /// The leak scan, if one was made; `snapshot` is of its moment then.
     pub leaks: Option<LeakInput<'a>>,
     /// What each test did; stacks are those of the scan.
@@ -362,7 +362,7 @@ struct Tables {
     samples: Samples,
     growths: BTreeMap<usize, Growth>,
     capacities: BTreeMap<usize, Capacity>,
-    stranded: Vec<(usize, Stranded)>,
+    stranded: Vec<(usize, CrossThreadFreed)>,
     findings: Vec<Finding>,
 }
 
@@ -463,7 +463,7 @@ impl Tables {
         }
     }
 
-    fn add_stranded(&mut self, stranded: &[(StackId, Stranded)], stacks: &ExportedStacks) {
+    fn add_stranded(&mut self, stranded: &[(StackId, CrossThreadFreed)], stacks: &ExportedStacks) {
         let told = stranded.iter().filter_map(|(stack, of)| Some((stacks.get(*stack)?.stack, *of)));
         self.stranded.extend(told);
     }

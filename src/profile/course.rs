@@ -5,14 +5,14 @@ use crate::figures::Amount;
 use std::collections::BTreeMap;
 
 /// So many heaps are kept; more are thinned out evenly.
-const MOST_HEAPS: usize = 64;
+const MAX_HEAPS: usize = 64;
 
 /// So many points of the resident memory are kept.
-const MOST_POINTS: usize = 1024;
+const MAX_POINTS: usize = 1024;
 
 /// Heaps of earlier moments and the resident memory over time, the oldest first. `S` names a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Course<S> {
+pub struct HeapHistory<S> {
     /// Heaps at snapshots and at the ends of parts.
     pub heaps: Vec<HeapAt<S>>,
     /// Time in nanoseconds since recording began, and bytes resident then.
@@ -40,7 +40,7 @@ pub struct HeapAt<S> {
     pub stacks: Vec<(S, Amount, Amount)>,
 }
 
-impl<S> Default for Course<S> {
+impl<S> Default for HeapHistory<S> {
     fn default() -> Self {
         Self {
             heaps: Vec::new(),
@@ -54,7 +54,7 @@ impl<S> Default for Course<S> {
     }
 }
 
-impl<S> Course<S> {
+impl<S> HeapHistory<S> {
     /// With these marks only.
     pub fn of_marks(marks: Vec<(u64, String)>) -> Self {
         Self { marks, ..Self::default() }
@@ -73,7 +73,7 @@ impl<S> Course<S> {
         }
         self.skipped = 0;
         self.heaps.push(heap);
-        if self.heaps.len() >= MOST_HEAPS {
+        if self.heaps.len() >= MAX_HEAPS {
             let mut kept = false;
             self.heaps.retain(|_| {
                 kept = !kept;
@@ -89,28 +89,36 @@ impl<S> Course<S> {
             return;
         }
         self.resident.push((t_ns, bytes));
-        if self.resident.len() >= MOST_POINTS {
+        if self.resident.len() >= MAX_POINTS {
             let mut kept = false;
             self.resident.retain(|_| {
                 kept = !kept;
                 kept
             });
             let span = t_ns.saturating_sub(self.resident.first().map_or(0, |(first, _)| *first));
-            self.apart_ns = span / (MOST_POINTS as u64 / 2);
+            self.apart_ns = span / (MAX_POINTS as u64 / 2);
         }
     }
 
     /// The same with other names of stacks; those that have none are left out, and those of one name summed up.
-    pub fn named<T: Ord>(self, name: impl Fn(&S) -> Option<T>) -> Course<T> {
+    pub fn named<T: Ord>(self, name: impl Fn(&S) -> Option<T>) -> HeapHistory<T> {
         let heaps = self.heaps.into_iter().map(|heap| heap.named(&name));
         let (apart_ns, stride, skipped) = (self.apart_ns, self.stride, self.skipped);
         let births = self.births.map(|births| births.named(&name));
-        Course { heaps: heaps.collect(), resident: self.resident, marks: self.marks, births, apart_ns, stride, skipped }
+        HeapHistory {
+            heaps: heaps.collect(),
+            resident: self.resident,
+            marks: self.marks,
+            births,
+            apart_ns,
+            stride,
+            skipped,
+        }
     }
 }
 
 impl<S> HeapAt<S> {
-    /// See [`Course::named`].
+    /// See [`HeapHistory::named`].
     pub fn named<T: Ord>(self, name: impl Fn(&S) -> Option<T>) -> HeapAt<T> {
         let mut sums: BTreeMap<T, (Amount, Amount)> = BTreeMap::new();
         for (stack, allocated, live) in self.stacks {
@@ -129,7 +137,7 @@ mod tests {
 
     #[test]
     fn many_moments_are_thinned_out_evenly() {
-        let mut course = Course::default();
+        let mut course = HeapHistory::default();
         for t_ns in 0..100_000 {
             course.add_resident(t_ns, t_ns);
             course.add_heap(HeapAt { t_ns, images: 0, stacks: vec![(1, Amount::default(), Amount::default())] });
@@ -137,8 +145,8 @@ mod tests {
         let gaps = |times: Vec<u64>| times.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>();
         let resident: Vec<u64> = course.resident.iter().map(|(t_ns, _)| *t_ns).collect();
         let heaps: Vec<u64> = course.heaps.iter().map(|heap| heap.t_ns).collect();
-        assert!((MOST_POINTS / 4..MOST_POINTS).contains(&resident.len()), "{}", resident.len());
-        assert!((MOST_HEAPS / 4..MOST_HEAPS).contains(&heaps.len()), "{}", heaps.len());
+        assert!((MAX_POINTS / 4..MAX_POINTS).contains(&resident.len()), "{}", resident.len());
+        assert!((MAX_HEAPS / 4..MAX_HEAPS).contains(&heaps.len()), "{}", heaps.len());
         for times in [resident, heaps] {
             let gaps = gaps(times);
             let (least, most) = (gaps.iter().min().unwrap(), gaps.iter().max().unwrap());

@@ -7,8 +7,8 @@ use super::build::order;
 use super::leaks::{LeakSite, Leaks, Suppression};
 use super::pool::{Numbers, Place, Pool};
 use super::{
-    Amount, Capacity, Cost, Finding, Growth, Meta, ProcessInfo, ProcessRow, Profile, Sample, Stranded, TimelinePoint,
-    Totals,
+    Amount, Capacity, Cost, CrossThreadFreed, Finding, Growth, Meta, ProcessInfo, ProcessRow, Profile, Sample,
+    TimelinePoint, Totals,
 };
 use crate::figures::grouped;
 use rustc_hash::FxHashMap;
@@ -33,7 +33,7 @@ pub struct Merger {
     places: FxHashMap<SampleKey, usize>,
     growths: BTreeMap<usize, Growth>,
     capacities: BTreeMap<usize, Capacity>,
-    stranded: Vec<(usize, Stranded)>,
+    stranded: Vec<(usize, CrossThreadFreed)>,
     findings: FxHashMap<FindingKey, usize>,
     leak_sites: FxHashMap<usize, usize>,
     timelines: Vec<OwnTimeline>,

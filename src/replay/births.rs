@@ -8,7 +8,7 @@ use crate::sampling::weighted_bytes;
 use rustc_hash::FxHashMap;
 
 /// So many moments are kept; of more, two become one.
-const MOST_MOMENTS: usize = 4096;
+const MAX_MOMENTS: usize = 4096;
 
 /// The time that is one moment at first, in nanoseconds.
 const FIRST_WIDTH: u64 = 1_000_000;
@@ -60,9 +60,9 @@ impl Moments {
             None if births == self.begin.births => {}
             Some(_) | None => self.passed.push((number, births)),
         }
-        if self.passed.len() > MOST_MOMENTS {
+        if self.passed.len() > MAX_MOMENTS {
             self.width = self.width.saturating_mul(2);
-            let mut halved: Vec<(u64, u64)> = Vec::with_capacity(MOST_MOMENTS);
+            let mut halved: Vec<(u64, u64)> = Vec::with_capacity(MAX_MOMENTS);
             for (number, births) in self.passed.drain(..) {
                 match halved.last_mut() {
                     Some((last, until)) if *last == number / 2 => *until = births,
@@ -185,7 +185,7 @@ mod tests {
             moments.note(&mark, n * 700_000, n / 2);
         }
         let list = moments.list();
-        assert!((MOST_MOMENTS / 4..=MOST_MOMENTS + 1).contains(&list.len()), "{}", list.len());
+        assert!((MAX_MOMENTS / 4..=MAX_MOMENTS + 1).contains(&list.len()), "{}", list.len());
         assert!(list.is_sorted_by(|a, b| a.t_ns < b.t_ns && a.births < b.births), "{list:?}");
         assert_eq!(list.last(), Some(&Moment { t_ns: 99_999 * 700_000, births: 49_999 }));
         for moment in &list {

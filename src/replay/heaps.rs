@@ -6,7 +6,7 @@ use crate::heapmodel::HeapModel;
 use crate::profile::course::HeapAt;
 
 /// So many heaps are kept at most; of more each second one is left out.
-const MOST: usize = 96;
+const MAX_HEAPS: usize = 96;
 
 /// The time between two heaps at first, in nanoseconds.
 const FIRST_STEP: u64 = 1_000_000;
@@ -42,7 +42,7 @@ impl Heaps {
         // Sums over threads, functions and sizes take less memory.
         let heap = HeapAt { t_ns, images: 0, stacks: stacks.collect() };
         self.kept.push(heap.named(|stack| Some(*stack)));
-        if self.kept.len() >= MOST {
+        if self.kept.len() >= MAX_HEAPS {
             let mut index = 0;
             self.kept.retain(|_| {
                 index += 1;

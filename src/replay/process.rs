@@ -10,12 +10,12 @@ use crate::allocators::AllocatorTable;
 use crate::event::{Event, EventKind, MapChange, Preexisting};
 use crate::figures::{Amount, Totals};
 use crate::heapmodel::{HeapModel, Mark, SiteStats, Snapshot};
-use crate::profile::births::{Births, MOST_BLOCKS};
-use crate::profile::course::Course;
+use crate::profile::births::{Births, MAX_BLOCKS};
+use crate::profile::course::HeapHistory;
 use crate::profile::merge::Origin;
 use crate::profile::symbolize::ScriptNames;
 use crate::profile::{Anomalies, Conditions, Cost, ProcessInfo};
-use crate::session::{BreakOff, LeakScan, ModuleRecord, Recording, StreamEnd};
+use crate::session::{LeakScan, ModuleRecord, Recording, StreamEnd, TracingAborted};
 use crate::symbols::FileVersion;
 use crate::trace::metadata::{End, Module, Process, Session};
 use crate::trace::process_of;
@@ -192,7 +192,7 @@ impl Replayed {
             Some(window) => (&window.since, window.births_before),
             None => (&self.model, 0),
         };
-        self.moments.as_ref().map(|moments| moments.of(model, earlier, MOST_BLOCKS))
+        self.moments.as_ref().map(|moments| moments.of(model, earlier, MAX_BLOCKS))
     }
 
     /// What follows no longer counts for the profile.
@@ -425,9 +425,9 @@ impl Replayed {
             blind_spots: end.blind_spots,
             unknown_functions: end.unknown_functions,
             missing_mark: None,
-            course: Course::of_births(births),
+            course: HeapHistory::of_births(births),
             timed_out: end.timed_out,
-            broken_off: end.broken_off.map(BreakOff::as_told),
+            broken_off: end.broken_off.map(TracingAborted::as_told),
             interrupted: false,
             dismissed: false,
         };
@@ -450,7 +450,7 @@ pub(super) fn amend(recording: &mut Recording, end: End, span: Span) {
         (recording.children, recording.images) = (end.children, end.images);
         (recording.detached, recording.harmed, recording.timed_out) = (end.detached, end.harmed, end.timed_out);
         (recording.blind_spots, recording.unknown_functions) = (end.blind_spots, end.unknown_functions);
-        recording.broken_off = end.broken_off.map(BreakOff::as_told);
+        recording.broken_off = end.broken_off.map(TracingAborted::as_told);
     }
 }
 

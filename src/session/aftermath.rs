@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What became of the process when tracing broke off.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Aftermath {
+pub enum TargetState {
     /// The program has run no instruction.
     NotStarted,
     /// Nothing was written to the process yet.
@@ -34,7 +34,7 @@ pub enum Aftermath {
     },
 }
 
-impl Aftermath {
+impl TargetState {
     /// What is worst for the user.
     pub(super) const fn severity(&self) -> u8 {
         match self {
@@ -54,7 +54,7 @@ impl Aftermath {
     }
 }
 
-impl fmt::Display for Aftermath {
+impl fmt::Display for TargetState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotStarted => f.write_str("the program was not started"),
@@ -87,26 +87,26 @@ impl fmt::Display for Aftermath {
 
 /// An end of the tracing that nobody wanted: an error or a panic of heaptrace's.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BreakOff {
+pub struct TracingAborted {
     /// What went wrong.
     pub cause: String,
     /// What became of the process; of several, of the one that it is worst for.
-    pub aftermath: Aftermath,
+    pub aftermath: TargetState,
     /// The program that was started, if it lives on: it is a child of ours.
     pub child: Option<i32>,
 }
 
-impl BreakOff {
+impl TracingAborted {
     /// One that another heaptrace has told of: what became of the process is in its words.
     pub const fn as_told(cause: String) -> Self {
-        Self { cause, aftermath: Aftermath::Ended, child: None }
+        Self { cause, aftermath: TargetState::Ended, child: None }
     }
 }
 
-impl fmt::Display for BreakOff {
+impl fmt::Display for TracingAborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tracing broke off: {}; {}", self.cause, self.aftermath)
     }
 }
 
-impl std::error::Error for BreakOff {}
+impl std::error::Error for TracingAborted {}

@@ -13,7 +13,7 @@ use crate::heapwalk::{self, Sources};
 
 /// The data of glibc, and of a small program that has it in itself, has fewer bytes than this. More is not read: the
 /// program waits.
-const MOST_DATA: u64 = 8 << 20;
+const MAX_DATA: u64 = 8 << 20;
 
 impl Process {
     /// Tells what each part of each arena holds, if that is of interest, while thread `tid` stands still: the program
@@ -33,7 +33,7 @@ impl Process {
         self.space.memory.new_stop(tid);
         let mappings = self.space.mappings().to_vec();
         let mut data = heapwalk::data_of(&mappings);
-        data.retain(|range| range.end.0.saturating_sub(range.start.0) <= MOST_DATA);
+        data.retain(|range| range.end.0.saturating_sub(range.start.0) <= MAX_DATA);
         let sources = Sources { mappings: &mappings, data: &data };
         let parts = glibc::parts(&sources, &mut self.space.original_memory());
         let live = live_in(&parts, self.observer.model().live_blocks());

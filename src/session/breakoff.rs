@@ -2,7 +2,7 @@
 //! its code back and lives on, and the user hears what became of it.
 
 use super::Session;
-use super::aftermath::{Aftermath, BreakOff};
+use super::aftermath::{TargetState, TracingAborted};
 use super::endings::Ending;
 use super::error::SessionError;
 use super::process::Process;
@@ -34,8 +34,8 @@ pub fn trace(
     let mut session = match catch_unwind(AssertUnwindSafe(start)) {
         Ok(started) => started?,
         Err(panic) => {
-            let aftermath = if launches { Aftermath::NotStarted } else { Aftermath::Untouched };
-            return Err(BreakOff { cause: words_of(&*panic), aftermath, child: None }.into());
+            let aftermath = if launches { TargetState::NotStarted } else { TargetState::Untouched };
+            return Err(TracingAborted { cause: words_of(&*panic), aftermath, child: None }.into());
         }
     };
     let traced = catch_unwind(AssertUnwindSafe(|| {
@@ -46,7 +46,7 @@ pub fn trace(
     let cause = match traced {
         Ok(Ok(())) => {
             let (aftermath, child) = session.fate();
-            let broken = |cause| SessionError::from(BreakOff { cause, aftermath, child });
+            let broken = |cause| SessionError::from(TracingAborted { cause, aftermath, child });
             return match catch_unwind(AssertUnwindSafe(|| session.finish(None))) {
                 Ok(Some(traced)) => Ok(traced),
                 Ok(None) => Err(broken("nothing is known of the process".to_owned())),
@@ -57,7 +57,7 @@ pub fn trace(
         Err(panic) => words_of(&*panic),
     };
     let (aftermath, child) = session.break_off();
-    let broken = BreakOff { cause, aftermath, child };
+    let broken = TracingAborted { cause, aftermath, child };
     if !control.is_started() {
         return Err(broken.into());
     }
@@ -75,9 +75,9 @@ fn words_of(panic: &(dyn Any + Send)) -> String {
 
 impl Session {
     /// Restores the target's code and detaches from its tasks, as far as that can be done. Returns [`Self::fate`].
-    fn break_off(&mut self) -> (Aftermath, Option<i32>) {
+    fn break_off(&mut self) -> (TargetState, Option<i32>) {
         if self.unstarted.take().is_some() {
-            return (Aftermath::NotStarted, None);
+            return (TargetState::NotStarted, None);
         }
         // What breaks off the first attempt was perhaps what broke the session, too.
         for _ in 0..2 {
@@ -92,16 +92,16 @@ impl Session {
 
     /// What has become of the target, and the program that was started if it runs on. A panic here would be the end of
     /// what was recorded: the second look is at what the first one has broken at.
-    fn fate(&self) -> (Aftermath, Option<i32>) {
+    fn fate(&self) -> (TargetState, Option<i32>) {
         let look = || catch_unwind(AssertUnwindSafe(|| (self.aftermath(), self.child_that_lives_on())));
-        look().or_else(|_| look()).unwrap_or((Aftermath::Ended, None))
+        look().or_else(|_| look()).unwrap_or((TargetState::Ended, None))
     }
 
     /// What has become of the target when nothing of ours is to be done any more: of several processes, of the one that
     /// it is worst for.
-    fn aftermath(&self) -> Aftermath {
+    fn aftermath(&self) -> TargetState {
         let mut all = self.processes.iter().map(Process::aftermath);
-        let first = all.next().unwrap_or(Aftermath::Ended);
+        let first = all.next().unwrap_or(TargetState::Ended);
         all.fold(first, |worst, next| if next.severity() > worst.severity() { next } else { worst })
     }
 
@@ -112,7 +112,7 @@ impl Session {
     }
 
     /// Ends the session: what it has found out, until it was broken off if it was.
-    fn finish(mut self, broken_off: Option<&BreakOff>) -> Option<Traced> {
+    fn finish(mut self, broken_off: Option<&TracingAborted>) -> Option<Traced> {
         let (mut archive, mut others) = (std::mem::take(&mut self.archive), std::mem::take(&mut self.finished));
         let mut left = Vec::new();
         for slot in self.processes.slots() {
@@ -136,7 +136,7 @@ impl Session {
 
 impl Process {
     /// What has become of the process when nothing of ours is to be done any more.
-    pub(super) fn aftermath(&self) -> Aftermath {
+    pub(super) fn aftermath(&self) -> TargetState {
         let is_gone = self.tasks.is_empty() && matches!(procfs::state(self.pid, self.pid), None | Some(b'Z' | b'X'));
         self.teardown.aftermath(self.pid, is_gone)
     }

@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 /// How long threads are waited for before the detach goes on without them: those in an uninterruptible sleep can't
 /// stop, and can't hit anything either.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The same while one of them is ready to run: it stops as soon as others leave it a processor, and would hit something
 /// then.
@@ -100,7 +100,7 @@ impl Session {
             }
             let waited = began.elapsed();
             let is_ready = || self.processes.iter().any(|process| process.awaits_a_ready_thread(&asked));
-            if waited > PATIENCE_WITH_READY || waited > PATIENCE && !is_ready() {
+            if waited > PATIENCE_WITH_READY || waited > TIMEOUT && !is_ready() {
                 tracing::warn!("some threads did not stop for the detach within {} s", waited.as_secs());
                 self.detach_last(|_| true);
                 break;

@@ -2,7 +2,7 @@
 //! and a process of which others are left. Afterwards nothing would be left of the one, and only totals of the other's
 //! stacks as they were.
 
-use super::interim::Interim;
+use super::interim::LiveSnapshot;
 use super::recording::Recording;
 use super::requests::Requests;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 /// So many may wait to be written before the tracer thread waits, and the program with it.
-const MOST: usize = 16;
+const MAX_WAITING: usize = 16;
 
 /// How often it looks again, and how many times at most.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const LOOKS: u32 = 200;
 
 /// What has ended.
 #[derive(Debug)]
 pub enum Ending {
     /// An image of a process, by exec.
-    Image(Box<Interim>),
+    Image(Box<LiveSnapshot>),
     /// A process.
     Process(Box<Recording>),
 }
@@ -66,10 +66,10 @@ impl Endings {
     /// Waits until there is room for it, but not while somebody waits for the tracer thread: it may be who writes.
     pub(super) fn tell(&self, ending: Ending, requests: &Requests) {
         for _ in 0..LOOKS {
-            if self.waiting.load(Ordering::Relaxed) < MOST || requests.is_waiting() {
+            if self.waiting.load(Ordering::Relaxed) < MAX_WAITING || requests.is_waiting() {
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         self.tell_at_once(ending);
     }

@@ -1,6 +1,6 @@
 //! What can go wrong with a whole session.
 
-use super::aftermath::BreakOff;
+use super::aftermath::TracingAborted;
 use crate::profile::{Exit, signal_text};
 use crate::tracer::TracerError;
 
@@ -38,7 +38,7 @@ pub enum SessionError {
     OutOfMemory,
     /// Tracing ended in the middle, by an error or a panic, and the process was detached from.
     #[error(transparent)]
-    BrokenOff(#[from] BreakOff),
+    BrokenOff(#[from] TracingAborted),
 }
 
 /// A program that the kernel kills in exec has no memory image any more when it finds the file wanting (execve(2)).

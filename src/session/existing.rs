@@ -23,7 +23,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 /// So long threads are let go on that stand inside of the allocator.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// So long, if all that do wait in a system call: what they wait for may never come.
 const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(200);
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// So many events are held back at most, in some 100 MB. Then the program waits for the walk to end.
-const MOST_HELD: usize = 1 << 20;
+const MAX_HELD: usize = 1 << 20;
 
 /// For so long heaptrace tells readers of blocks and events that it held back, between two stops; the program waits
 /// meanwhile.
@@ -145,7 +145,7 @@ impl Process {
     pub(super) fn go_on_with_existing(&mut self) {
         let Some(Existing { walk, inside }) = &mut self.existing else { return };
         let inside = *inside;
-        if self.observer.held().is_some_and(|held| held >= MOST_HELD) {
+        if self.observer.held().is_some_and(|held| held >= MAX_HELD) {
             return self.await_existing();
         }
         if let Some(going) = walk {
@@ -295,7 +295,7 @@ struct Pauses {
 impl Pauses {
     /// So long those go on that stand inside at these places. None: no longer.
     fn next(&mut self, places: Vec<Place>, passed: Duration) -> Option<Duration> {
-        let patience = if places.iter().all(|place| place.sleeps) { PATIENCE_WITH_SLEEPERS } else { PATIENCE };
+        let patience = if places.iter().all(|place| place.sleeps) { PATIENCE_WITH_SLEEPERS } else { TIMEOUT };
         if places.is_empty() || passed > patience {
             return None;
         }
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn those_that_sleep_are_waited_for_less_long() {
         let next = |places: &[Place], passed| Pauses::default().next(places.to_vec(), passed);
-        let (short, long) = (PATIENCE_WITH_SLEEPERS * 2, PATIENCE * 2);
+        let (short, long) = (PATIENCE_WITH_SLEEPERS * 2, TIMEOUT * 2);
         assert_eq!(next(&[], Duration::ZERO), None);
         assert_eq!(next(&[SLEEPING], short), None);
         assert_eq!(next(&[SLEEPING, RUNNING], short), Some(PAUSE));

@@ -1,10 +1,10 @@
 //! What a process leaves: its recording, made at its end, or so far.
 
-use super::aftermath::{Aftermath, BreakOff};
-use super::interim::{Interim, births_at, known};
+use super::aftermath::{TargetState, TracingAborted};
+use super::interim::{LiveSnapshot, births_at, known};
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
-use super::observer::MOST_MARKED;
+use super::observer::MAX_MARKED;
 use super::process::Process;
 use super::recording::Recording;
 use crate::allocators::AllocatorTable;
@@ -12,7 +12,7 @@ use crate::elf::{Elf, SymbolKind};
 use crate::event::{Generation, MarkName};
 use crate::fill;
 use crate::heapmodel::{HeapView, Mark, SiteStats, Snapshot};
-use crate::profile::course::Course;
+use crate::profile::course::HeapHistory;
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
 use crate::session::tracerecord::StreamEnd;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 impl Process {
     /// What was found out so far, while the process goes on. Its tables are not copied: the figures are for another
     /// thread to sum up. `with_blocks`: the single blocks are wanted, too.
-    pub(super) fn interim(&mut self, with_blocks: bool) -> Interim {
+    pub(super) fn interim(&mut self, with_blocks: bool) -> LiveSnapshot {
         self.settle();
         self.await_existing();
         let heap = self.observer.view(with_blocks);
@@ -32,9 +32,9 @@ impl Process {
     }
 
     /// The same of the moment when a mark was set; with the single blocks. An error is a sentence for people.
-    pub(super) fn interim_at(&mut self, mark: &MarkName) -> Result<Interim, String> {
+    pub(super) fn interim_at(&mut self, mark: &MarkName) -> Result<LiveSnapshot, String> {
         let heap = self.heap_at(mark)?;
-        Ok(Interim { at: Some(*mark), ..self.interim_of(heap) })
+        Ok(LiveSnapshot { at: Some(*mark), ..self.interim_of(heap) })
     }
 
     /// The heap when a mark was set.
@@ -42,7 +42,7 @@ impl Process {
         let refused = || {
             let kept: Vec<MarkName> = self.observer.kept_marks().collect();
             format!(
-                "the heap at the mark `{mark}` is not kept: it is for the newest {MOST_MARKED} marks of a program since its exec; {}",
+                "the heap at the mark `{mark}` is not kept: it is for the newest {MAX_MARKED} marks of a program since its exec; {}",
                 known(&kept)
             )
         };
@@ -62,14 +62,14 @@ impl Process {
         Ok(heap.survivors(births).unwrap_or_default())
     }
 
-    fn interim_of(&mut self, heap: HeapView) -> Interim {
+    fn interim_of(&mut self, heap: HeapView) -> LiveSnapshot {
         let (stacks, modules) = self.space.share_records();
         self.note_cpu_time();
         self.cost.wall_ns = self.lived_ns();
         self.note_thread_names();
         self.note_peak_resident(self.pid);
         let recording = self.record(LeakScan::NotWanted, stacks, modules);
-        Interim { recording, heap, at: None, follows: self.settings.follow }
+        LiveSnapshot { recording, heap, at: None, follows: self.settings.follow }
     }
 
     /// Looks once more at what a process can change: the names of its threads, and its user.
@@ -81,7 +81,7 @@ impl Process {
     }
 
     /// What was found out, at the end, or until the tracing was broken off if it was.
-    pub(super) fn finish(mut self, broken_off: Option<&BreakOff>) -> Recording {
+    pub(super) fn finish(mut self, broken_off: Option<&TracingAborted>) -> Recording {
         if self.teardown.exit.is_none() {
             self.note_cpu_time();
         }
@@ -189,7 +189,7 @@ impl Process {
             ));
         }
         let aftermath = self.aftermath();
-        let harmed = matches!(aftermath, Aftermath::Damaged { .. } | Aftermath::Killed { .. });
+        let harmed = matches!(aftermath, TargetState::Damaged { .. } | TargetState::Killed { .. });
         if harmed {
             warnings.push(aftermath.to_string());
         }
@@ -247,7 +247,7 @@ impl Process {
             blind_spots,
             unknown_functions: Vec::new(),
             missing_mark: None,
-            course: Course::of_marks(self.observer.model().marks().iter().map(Mark::named).collect()),
+            course: HeapHistory::of_marks(self.observer.model().marks().iter().map(Mark::named).collect()),
             timed_out: self.control.has_timed_out(),
             broken_off: None,
             interrupted: false,

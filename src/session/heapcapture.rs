@@ -1,7 +1,7 @@
 //! The heap of a program that lives on, as it was at one moment.
 
 use super::heapcopy::CopyLease;
-use super::interim::Interim;
+use super::interim::LiveSnapshot;
 use super::leakrecord::{LeakScan, ScanRecord};
 use super::recording::Recording;
 use crate::addr::{Addr, FunctionId};
@@ -98,7 +98,7 @@ pub(super) enum Reading {
 /// The heap of a program that lives on, not classified yet: that takes longer, and can be done while it runs.
 #[derive(Debug)]
 pub struct HeapCapture {
-    pub(super) interim: Interim,
+    pub(super) interim: LiveSnapshot,
     pub(super) reading: Reading,
     pub(super) stopped_ns: u64,
 }

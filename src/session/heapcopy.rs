@@ -30,7 +30,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 /// So often a process is stopped for one that can make a copy, or take the status of one.
-const MOST_TRIES: u32 = 1000;
+const MAX_TRIES: u32 = 1000;
 
 /// A thread that stood in code of ours runs on for so long at most before it is stopped again, each time for another
 /// while. It must not be long: threads that record calls faster than they are drained wait in our code most of the
@@ -171,7 +171,7 @@ impl Process {
     /// Somebody wants the heap, and is told of it as soon as a thread stands where it can make a copy, if there can be
     /// one.
     pub(super) fn begin_capture(&mut self, means: Option<Means>, reply: Sender<Reply>, stops: &mut Stops) {
-        self.copies.wanted.push(Wanted { means, reply, tries: MOST_TRIES, stopped_ns: 0 });
+        self.copies.wanted.push(Wanted { means, reply, tries: MAX_TRIES, stopped_ns: 0 });
         // no thread stands still that could be overtaken
         let _ = self.go_on_with_captures(None, stops);
     }
@@ -351,7 +351,7 @@ impl Process {
     /// The end of a copy was waited for: a thread will be asked to take its status.
     fn note_dead_copy(&mut self, copy: Forked) {
         self.copies.dead.push(copy);
-        self.copies.tries = MOST_TRIES;
+        self.copies.tries = MAX_TRIES;
         self.copies.is_to_be_tried_again = true;
     }
 

@@ -8,7 +8,7 @@ use crate::unwinder::StackTable;
 
 /// The state of a living process at one moment. Its tables are shared with those of the process, which is traced on.
 #[derive(Debug)]
-pub struct Interim {
+pub struct LiveSnapshot {
     /// All but the figures.
     pub(super) recording: Recording,
     pub(super) heap: HeapView,
@@ -57,7 +57,7 @@ pub(super) fn births_at(heap: &HeapView, name: &MarkName) -> Result<u64, NoSuchM
     Ok(heap.mark(name).ok_or_else(refused)?.births)
 }
 
-impl Interim {
+impl LiveSnapshot {
     /// The heap of that moment.
     pub fn heap(&self) -> &HeapView {
         &self.heap

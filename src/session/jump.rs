@@ -70,7 +70,7 @@ use std::time::{Duration, Instant};
 const FEW_COPIES: u64 = 8;
 
 /// All rings of a process together have room for so many records, 32 MiB, or for what they have at first.
-const MOST_RECORDS: u64 = (32 << 20) / RECORD_SIZE;
+const MAX_RECORDS: u64 = (32 << 20) / RECORD_SIZE;
 
 /// Whether a process is on the jump engine.
 #[derive(Debug, Default)]
@@ -332,7 +332,7 @@ impl Jump {
     /// Whether so many more records may have room in all rings together.
     fn has_memory_for(&self, records: u64) -> bool {
         let used = self.rings.iter().take(self.used.into()).fold(0u64, |sum, records| sum.saturating_add(*records));
-        used.saturating_add(records) <= MOST_RECORDS
+        used.saturating_add(records) <= MAX_RECORDS
     }
 
     /// Whether the ring of a cell can become larger.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub(super) type SignalStacks = BTreeMap<i32, Option<Range<Addr>>>;
 
 /// Threads of a program that lives on are asked for no longer than this, in all.
-pub(super) const MOST_ASKING: Duration = kernelheld::ASKING;
+pub(super) const MAX_ASKING: Duration = kernelheld::ASKING;
 
 impl Process {
     /// What the kernel tells of the process, which has these mappings. `live`: a thread that lives; `signal_stacks`:

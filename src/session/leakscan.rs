@@ -8,7 +8,7 @@
 
 use super::heapcapture::{HeapCapture, HeapRead, HeapSources, Reading};
 use super::heapcopy::{Captured, Forming};
-use super::kernelheld::MOST_ASKING;
+use super::kernelheld::MAX_ASKING;
 use super::leakrecord::{LeakScan, ScanRecord};
 use super::process::Process;
 use super::space::Annotation;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a scan waits for threads that it has interrupted.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// After so long those in an uninterruptible sleep, as in a vfork, are no longer waited for.
 const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
@@ -175,7 +175,7 @@ impl Process {
         let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
             return Err("no thread of the program could be stopped".to_owned());
         };
-        self.leaks.signal_stacks = self.signal_stacks_of_waiting(stops, Some(MOST_ASKING));
+        self.leaks.signal_stacks = self.signal_stacks_of_waiting(stops, Some(MAX_ASKING));
         let sources = self.heap_sources(live, threads)?;
         let copy = means.map_or(Ok(None), |means| self.copy(present, means, &sources.mappings, true, stops));
         let reading = match copy {
@@ -245,7 +245,7 @@ impl Process {
                     self.interrupt(tid)?;
                 }
             }
-            if !missing || began.elapsed() > PATIENCE {
+            if !missing || began.elapsed() > TIMEOUT {
                 break;
             }
             std::thread::sleep(PAUSE);

@@ -22,7 +22,7 @@ use crate::session::modulerecord::ModuleRecord;
 use crate::session::tracerecord::StreamEnd;
 use crate::trace::recorder::Recorder;
 use crate::unwinder::Quality;
-pub(super) use pauses::MOST_MARKED;
+pub(super) use pauses::MAX_MARKED;
 use pauses::Pause;
 use sampled::recorded;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::leakrecord::LeakScan;
 use super::recording::Recording;
 use crate::heapmodel::Counted;
-use crate::profile::course::Course;
+use crate::profile::course::HeapHistory;
 use crate::profile::symbolize::ScriptNames;
 use crate::profile::{Anomalies, Cost};
 
@@ -101,7 +101,7 @@ impl Recording {
             blind_spots: self.blind_spots.clone(),
             unknown_functions: self.unknown_functions.clone(),
             missing_mark: self.missing_mark.clone(),
-            course: Course::default(),
+            course: HeapHistory::default(),
             timed_out: self.timed_out,
             broken_off: self.broken_off.clone(),
             interrupted: self.interrupted,

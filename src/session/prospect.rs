@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// Why a process stays with the trap engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum StaysWithTrap {
+pub enum JumpIneligible {
     /// A filter may kill it for the calls that set the engine up.
     #[error("it filters its system calls (seccomp)")]
     Seccomp,
@@ -28,7 +28,7 @@ pub enum StaysWithTrap {
     Perturb,
 }
 
-impl StaysWithTrap {
+impl JumpIneligible {
     /// What the kernel tells of a thread.
     pub(super) fn of_thread(tid: i32) -> Option<Self> {
         if procfs::has_seccomp(tid) {
@@ -43,11 +43,11 @@ impl StaysWithTrap {
 
 /// What shows of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Prospect {
+pub enum EngineForecast {
     /// It is no program that heaptrace can trace.
     Not64Bit,
     /// The trap engine, and why.
-    Trap(StaysWithTrap),
+    Trap(JumpIneligible),
     /// The jump engine, if that is asked for, or worth while.
     Jump,
 }
@@ -59,19 +59,19 @@ const CLASS_64: u8 = 2;
 ///
 /// # Errors
 /// It is not there, or not to be looked at.
-pub fn prospect_of(pid: i32) -> Result<Prospect> {
+pub fn prospect_of(pid: i32) -> Result<EngineForecast> {
     let unreadable = |source| TracerError::Task { operation: "read the program of", tid: pid, source };
     let mut head = [0; 5];
     let mut file = std::fs::File::open(format!("/proc/{pid}/exe")).map_err(unreadable)?;
     file.read_exact(&mut head).map_err(unreadable)?;
     if head != [0x7f, b'E', b'L', b'F', CLASS_64] {
-        return Ok(Prospect::Not64Bit);
+        return Ok(EngineForecast::Not64Bit);
     }
-    let of_thread = procfs::tasks(pid)?.into_iter().find_map(StaysWithTrap::of_thread);
+    let of_thread = procfs::tasks(pid)?.into_iter().find_map(JumpIneligible::of_thread);
     Ok(match of_thread {
-        Some(why) => Prospect::Trap(why),
-        None if walks_stacks(pid)? => Prospect::Trap(StaysWithTrap::WalksStacks),
-        None => Prospect::Jump,
+        Some(why) => EngineForecast::Trap(why),
+        None if walks_stacks(pid)? => EngineForecast::Trap(JumpIneligible::WalksStacks),
+        None => EngineForecast::Jump,
     })
 }
 
@@ -101,9 +101,9 @@ mod tests {
     #[test]
     fn an_ordinary_process_may_come_to_the_jump_engine() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let expected = match StaysWithTrap::of_thread(own) {
-            Some(why) => Prospect::Trap(why),
-            None => Prospect::Jump,
+        let expected = match JumpIneligible::of_thread(own) {
+            Some(why) => EngineForecast::Trap(why),
+            None => EngineForecast::Jump,
         };
         assert_eq!(prospect_of(own).unwrap(), expected);
     }

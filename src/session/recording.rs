@@ -1,13 +1,13 @@
 //! What a session leaves behind when it has ended: everything that naming and writing need, and nothing of the process.
 
-use super::aftermath::BreakOff;
+use super::aftermath::TracingAborted;
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
 use super::pertest::TestsRecord;
 use crate::addr::StackId;
 use crate::allocators::AllocatorTable;
 use crate::heapmodel::Snapshot;
-use crate::profile::course::Course;
+use crate::profile::course::HeapHistory;
 use crate::profile::merge::Origin;
 use crate::profile::symbolize::ScriptNames;
 use crate::profile::{Anomalies, Children, Cost, Image, ProcessInfo};
@@ -70,11 +70,11 @@ pub struct Recording {
     /// Why it is not of the blocks between two marks that were asked for, in words.
     pub missing_mark: Option<String>,
     /// What was noted along the way, if that was wanted.
-    pub course: Course<StackId>,
+    pub course: HeapHistory<StackId>,
     /// Whether the program's time was up (`--timeout`).
     pub timed_out: bool,
     /// Why, if the tracing ended in the middle.
-    pub broken_off: Option<BreakOff>,
+    pub broken_off: Option<TracingAborted>,
     /// Whether Ctrl-C was pressed while it was traced.
     pub interrupted: bool,
     /// Whether a signal to heaptrace asked for the end of the tracing.

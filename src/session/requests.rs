@@ -1,7 +1,7 @@
 //! What others ask of a session while it traces: a queue between the thread that talks to them and the tracer thread.
 
 use super::heapcapture::HeapCapture;
-use super::interim::Interim;
+use super::interim::LiveSnapshot;
 use crate::event::MarkName;
 use crate::tracer::control::Control;
 use crate::tracer::copy::Means;
@@ -66,7 +66,7 @@ pub enum Answer {
     /// The heap as it was.
     Captured(Box<HeapCapture>),
     /// What was found out by then.
-    Viewed(Box<Interim>),
+    Viewed(Box<LiveSnapshot>),
     /// The mark is set.
     Marked,
     /// The copy is about to end, or was not there.

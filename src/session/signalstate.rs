@@ -63,7 +63,7 @@ impl FallbackState {
 
 /// There is no thread that could take the handler out.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NobodyLeft;
+pub(super) struct NoThreadAvailable;
 
 /// The action of a program that ignores a signal.
 pub(super) const IGNORING: KernelAction = [sigtrap_fallback::IGNORE, 0, 0, 0];

@@ -11,7 +11,7 @@
 //! no thread can be at a breakpoint: by the last that is detached from.
 
 use super::process::Process;
-use super::signalstate::{FallbackState, IGNORING, NobodyLeft, SIGTRAP_BIT, TrapAction};
+use super::signalstate::{FallbackState, IGNORING, NoThreadAvailable, SIGTRAP_BIT, TrapAction};
 use super::slots::Slot;
 use super::stop::{Action, Serving};
 use super::stops::Stops;
@@ -32,7 +32,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How often it is looked at whether the handler is still there: a trap in a thread that blocks SIGTRAP removes it.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long an attach waits for a thread that runs to stop.
 const EARLY: Duration = Duration::from_secs(1);
@@ -127,7 +127,7 @@ impl Process {
     pub(super) fn keep_sigtrap_fallback(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
         let handler = match self.signals.fallback {
             FallbackState::Never => return Ok(()),
-            FallbackState::Set(_, Some(looked)) if looked.elapsed() < LOOK && self.is_own_thread(tid) => {
+            FallbackState::Set(_, Some(looked)) if looked.elapsed() < POLL_INTERVAL && self.is_own_thread(tid) => {
                 return Ok(());
             }
             _ if !self.shares_trap_action(tid) => return self.keep_sigtrap_fallback_of_sharer(tid, thread),
@@ -423,7 +423,10 @@ impl Process {
 
     /// Which of the threads, all of which sleep, is disturbed least by being interrupted to take the handler out. An
     /// error if there is none that could; None if there is none at this moment.
-    pub(super) fn choose_who_uninstalls(&self, tried: &BTreeSet<i32>) -> std::result::Result<Option<i32>, NobodyLeft> {
+    pub(super) fn choose_who_uninstalls(
+        &self,
+        tried: &BTreeSet<i32>,
+    ) -> std::result::Result<Option<i32>, NoThreadAvailable> {
         let is_candidate = |task: &&Task| task.role == Role::Thread && !tried.contains(&task.id.tid);
         let candidates: Vec<&Task> = self.tasks.iter().filter(is_candidate).collect();
         let rank = |task: &Task| match task.listening {
@@ -437,6 +440,6 @@ impl Process {
         // A parent in vfork (D) comes back when its child has executed its program.
         let may_come = |task: &Task| !matches!(procfs::state(self.pid, task.id.tid), None | Some(b'Z' | b'X'));
         let is_awaited = self.has_handler_to_uninstall() && candidates.into_iter().any(may_come);
-        if best.is_none() && !is_awaited { Err(NobodyLeft) } else { Ok(best) }
+        if best.is_none() && !is_awaited { Err(NoThreadAvailable) } else { Ok(best) }
     }
 }

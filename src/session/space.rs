@@ -72,7 +72,7 @@ use crate::unwinder::{Section, StackTable, UnwindModule, Unwinder};
 use ahead::Ways;
 use breakpoints::PadMappings;
 use findings::Findings;
-use helper::Late;
+use helper::Pending;
 use inroads::FileInroads;
 use modules::{Module, Modules};
 use object::Object;
@@ -143,7 +143,7 @@ pub struct AddressSpace {
     /// What is known of files that other processes have loaded, too.
     objects: SharedObjects,
     /// Unwind tables of debug files that are still being looked for.
-    awaited_frames: Vec<(ModuleId, Late<Option<Section>>)>,
+    awaited_frames: Vec<(ModuleId, Pending<Option<Section>>)>,
     /// Children that share the memory and are not ours, for whom it has no breakpoints at this moment.
     aside_for: BTreeSet<i32>,
 }

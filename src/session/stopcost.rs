@@ -16,7 +16,7 @@ const FEWEST: usize = 8;
 
 /// What took more than so many times the median was more than a stop, as where the allocator asked the kernel for
 /// memory: it counts as so much.
-const MOST: u64 = 4;
+const MAX_MEDIANS: u64 = 4;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl StopCost {
         let mut sorted = self.measured.clone();
         sorted.sort_unstable();
         let median = sorted.get(sorted.len() / 2).copied()?;
-        let sum = sorted.iter().fold(0u64, |sum, ns| sum.saturating_add((*ns).min(median.saturating_mul(MOST))));
+        let sum = sorted.iter().fold(0u64, |sum, ns| sum.saturating_add((*ns).min(median.saturating_mul(MAX_MEDIANS))));
         (sorted.len() >= FEWEST).then(|| sum.checked_div(sorted.len() as u64)).flatten()
     }
 }

@@ -190,7 +190,7 @@ impl Stops {
         if self.ended.iter().any(|(ended, _)| *ended == tid) {
             return Ok(false);
         }
-        match ptrace::wait_task(tid, ptrace::PATIENCE)? {
+        match ptrace::wait_task(tid, ptrace::TIMEOUT)? {
             Waited::Task(_, status, Some(_)) => {
                 self.held.push((tid, status));
                 Ok(true)

@@ -1,6 +1,6 @@
 //! How a process ends, or leaves the tracing, and what could not be undone then.
 
-use super::aftermath::Aftermath;
+use super::aftermath::TargetState;
 use super::detach::AddedMemory;
 use crate::profile::Exit;
 use crate::tracer::status::WaitStatus;
@@ -36,13 +36,13 @@ pub(super) struct Teardown {
 impl Teardown {
     /// What has become of process `pid` when nothing of ours is to be done any more. `is_gone`: it can't be seen, and
     /// has no tasks.
-    pub(super) fn aftermath(&self, pid: i32, is_gone: bool) -> Aftermath {
+    pub(super) fn aftermath(&self, pid: i32, is_gone: bool) -> TargetState {
         let (probes, threads) = (self.unrestored_probes, self.stuck_threads);
         match (self.exit.is_some() || is_gone, probes, threads) {
-            (true, 0, _) => Aftermath::Ended,
-            (true, ..) => Aftermath::Killed { pid, probes },
-            (false, 0, 0) => Aftermath::Restored { pid },
-            (false, ..) => Aftermath::Damaged { pid, probes, threads },
+            (true, 0, _) => TargetState::Ended,
+            (true, ..) => TargetState::Killed { pid, probes },
+            (false, 0, 0) => TargetState::Restored { pid },
+            (false, ..) => TargetState::Damaged { pid, probes, threads },
         }
     }
 }

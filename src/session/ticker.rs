@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_millis(2);
 /// The same where blocks are sampled, which is done to take little.
 const BUSY_SAMPLING: Duration = Duration::from_millis(5);
-/// The same where no more than [`FEW`] come in it, on average since the last tick; half of it and so on where more do.
+/// The same where no more than [`SPARSE_RECORDS`] come in it, on average since the last tick; half of it and so on where more do.
 /// Copies of stacks fill their slots sooner than that: see `Jump::note_pace`.
 const SPARSE_SAMPLING: Duration = Duration::from_millis(40);
 /// See [`SPARSE_SAMPLING`].
-const FEW: u64 = 32;
+const SPARSE_RECORDS: u64 = 32;
 /// How often where the rings are waited for without sleep, but no processor is left for that.
 const UNSLEPT: Duration = Duration::from_millis(1);
 /// How often at most. Each tick takes 20 µs of processor time, most of them to sleep and to wake up.
-const MOST: Duration = Duration::from_micros(125);
+const MIN_PERIOD: Duration = Duration::from_micros(125);
 /// How often while none come, at most.
 const IDLE: Duration = Duration::from_millis(20);
 /// After so many ticks without a record.
-const PATIENCE: u32 = 10;
+const MAX_IDLE_TICKS: u32 = 10;
 /// A thread that fills half of its ring in less is not waited for by the timer: it would find its ring full, and stop.
 const FAST: Duration = Duration::from_micros(350);
 /// For so long at most the tracer looks for stops from one drain to the next then.
-const LOOK: Duration = Duration::from_micros(100);
+const POLL_TIME: Duration = Duration::from_micros(100);
 /// For so long afterwards it does the same: calls and new stacks come in bursts.
 const LINGER: Duration = Duration::from_millis(3);
 
@@ -45,11 +45,11 @@ impl Pace {
     /// longest period.
     fn of(until_half: Duration, drained: Instant, busy: Duration) -> Self {
         if until_half < FAST {
-            return Self::At(drained + (until_half / 2).min(LOOK), UNSLEPT);
+            return Self::At(drained + (until_half / 2).min(POLL_TIME), UNSLEPT);
         }
         // in steps, so that the timer is seldom set anew; a quarter of a ring leaves time to wake up and to take it
         let mut period = busy;
-        while period > until_half / 2 && period > MOST {
+        while period > until_half / 2 && period > MIN_PERIOD {
             period /= 2;
         }
         Self::Tick(period)
@@ -68,7 +68,7 @@ impl Pace {
 fn longest_period(records: u64, passed: Duration, before: Duration) -> Duration {
     let come = |period: Duration| u128::from(records) * period.as_nanos() / passed.as_nanos().max(1);
     let mut period = if passed.is_zero() { BUSY_SAMPLING } else { SPARSE_SAMPLING.min(before * 2) };
-    while period > BUSY_SAMPLING && come(period) > u128::from(FEW) {
+    while period > BUSY_SAMPLING && come(period) > u128::from(SPARSE_RECORDS) {
         period /= 2;
     }
     period
@@ -126,7 +126,7 @@ impl Ticker {
                 at
             }
             Pace::Tick(period) if self.fast_until.is_some_and(|moment| began < moment) => {
-                Pace::At(began + LOOK, period.min(UNSLEPT))
+                Pace::At(began + POLL_TIME, period.min(UNSLEPT))
             }
             tick @ Pace::Tick(_) => tick,
         }
@@ -196,7 +196,7 @@ impl Session {
             self.ticker.last = Some(began);
         }
         let period = self.ticker.pace.period();
-        let period = if self.ticker.idle > PATIENCE { period.max(IDLE) } else { period };
+        let period = if self.ticker.idle > MAX_IDLE_TICKS { period.max(IDLE) } else { period };
         self.ticker.set(Some(period));
     }
 
@@ -253,10 +253,10 @@ mod tests {
         assert_eq!(ticker.pace_after(us(4000), began, BUSY), Pace::Tick(BUSY), "there was none yet");
         assert_eq!(ticker.pace_after(us(60), began, BUSY), Pace::At(began + us(30), UNSLEPT));
         let later = began + LINGER - us(1);
-        assert_eq!(ticker.pace_after(us(5000), later, SPARSE_SAMPLING), Pace::At(later + LOOK, UNSLEPT));
+        assert_eq!(ticker.pace_after(us(5000), later, SPARSE_SAMPLING), Pace::At(later + POLL_TIME, UNSLEPT));
         assert_eq!(
             ticker.pace_after(us(400), later, BUSY),
-            Pace::At(later + LOOK, us(125)),
+            Pace::At(later + POLL_TIME, us(125)),
             "as often, without a processor"
         );
         assert_eq!(ticker.pace_after(us(5000), began + LINGER, BUSY), Pace::Tick(BUSY));

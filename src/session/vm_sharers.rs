@@ -12,7 +12,7 @@
 //! inherits it.
 
 use super::process::Process;
-use super::signalstate::{NobodyLeft, SIGTRAP_BIT};
+use super::signalstate::{NoThreadAvailable, SIGTRAP_BIT};
 use super::tasks::Role;
 use super::trapmask::looks_forced_open;
 use crate::tracer::disturbance::disturbance;
@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How often it is looked at whether a child has the handler.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Process {
     /// Whether a task has the program's own actions for signals, rather than a copy.
@@ -54,7 +54,9 @@ impl Process {
 
     /// A child that shares the memory stands at a breakpoint: installs the handler if it has none.
     pub(super) fn keep_sigtrap_fallback_of_sharer(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
-        if self.signals.sharers.looked.get(&tid).is_some_and(|looked| looked.elapsed() < LOOK) || self.ignores_trap() {
+        if self.signals.sharers.looked.get(&tid).is_some_and(|looked| looked.elapsed() < POLL_INTERVAL)
+            || self.ignores_trap()
+        {
             return Ok(());
         }
         self.signals.sharers.looked.insert(tid, Instant::now());
@@ -177,7 +179,7 @@ impl Process {
     pub(super) fn sharers_to_uninstall(
         &self,
         tried: &BTreeSet<i32>,
-    ) -> Vec<(i32, std::result::Result<Option<i32>, NobodyLeft>)> {
+    ) -> Vec<(i32, std::result::Result<Option<i32>, NoThreadAvailable>)> {
         let mut chosen = Vec::new();
         for (pid, tids) in self.vm_sharers() {
             let has_handler = |tid: &i32| self.has_sigtrap_fallback_of_sharer(*tid) && !self.shares_trap_action(*tid);
@@ -192,7 +194,7 @@ impl Process {
                 match best {
                     Some((_, tid)) => Ok(Some(tid)),
                     None if left.iter().any(may_come) => Ok(None),
-                    None => Err(NobodyLeft),
+                    None => Err(NoThreadAvailable),
                 },
             ));
         }

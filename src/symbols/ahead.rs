@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 /// At most so many modules are open at a time: their tables may be large.
-const MOST: usize = 4;
+const MAX_OPEN_MODULES: usize = 4;
 
 /// Names with the sentences about what went wrong.
 pub(super) type Found = (Resolution, Vec<String>);
@@ -25,7 +25,7 @@ type Packages = Vec<Option<String>>;
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct Prefetch {
     modules: FxHashMap<ModuleId, (Vec<ObjAddr>, Receiver<Found>)>,
     packages: Option<(Vec<PathBuf>, Receiver<Packages>)>,
 }
@@ -44,7 +44,7 @@ pub(super) fn look(source: &ModuleSource, search: &Search, addrs: &[ObjAddr]) ->
     (resolution, warnings)
 }
 
-impl Ahead {
+impl Prefetch {
     /// Begins to look at these modules, but for those that it looks at already. Fewer than `least` are not worth a
     /// thread.
     pub(super) fn begin(
@@ -57,7 +57,7 @@ impl Ahead {
             self.modules.get(module).is_some_and(|(expected, _)| expected == addrs)
         };
         questions.retain(|(module, _, addrs)| !is_begun(module, addrs));
-        let workers = processors().min(questions.len()).min(MOST);
+        let workers = processors().min(questions.len()).min(MAX_OPEN_MODULES);
         if workers < least {
             return;
         }
@@ -138,7 +138,7 @@ mod tests {
             questions.push((ModuleId(u32::try_from(number).unwrap()), Arc::new(source), vec![symbol.addr]));
         }
         let alone: Vec<Found> = questions.iter().map(|(_, source, addrs)| look(source, &search, addrs)).collect();
-        let mut ahead = Ahead::default();
+        let mut ahead = Prefetch::default();
         ahead.begin(&search, questions.clone(), 2);
         for (number, ((module, _, addrs), alone)) in questions.iter().zip(alone).enumerate() {
             if let Some(found) = ahead.take(*module, addrs) {
@@ -159,7 +159,7 @@ mod tests {
         let program = dir.compile("cc", "program", &SOURCE.replace("NAME", "f"), &["-g"]);
         let source = Arc::new(ModuleSource { path: program, ..ModuleSource::default() });
         let question = |addr: u64| vec![(ModuleId(1), Arc::clone(&source), vec![ObjAddr(addr)])];
-        let mut ahead = Ahead::default();
+        let mut ahead = Prefetch::default();
         ahead.begin(&Search::default(), question(1), 2);
         assert!(ahead.modules.is_empty());
         ahead.begin(&Search::default(), question(1), 1);
@@ -185,7 +185,7 @@ mod tests {
         std::fs::write(lists.join("one.list"), "/usr/bin/one\n").unwrap();
         let search = Search { root: dir.path().to_owned(), ..Search::default() };
         let [one, other] = ["/usr/bin/one", "/usr/bin/other"].map(PathBuf::from);
-        let mut ahead = Ahead::default();
+        let mut ahead = Prefetch::default();
         assert_eq!(ahead.take_packages(std::slice::from_ref(&one)), None);
         ahead.begin_packages(&search, &[other.clone(), one.clone()]);
         assert_eq!(ahead.take_packages(std::slice::from_ref(&one)), Some(vec![Some("one-dbgsym".to_owned())]));

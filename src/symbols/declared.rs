@@ -24,29 +24,29 @@ use std::time::{Duration, Instant};
 /// So long debug information is read, for all modules together: what is begun by then is ended.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Reading the units of a module's files, going through its entries and making its types takes one part in so many of what is left, each. So the next ones have their share.
-const SHARE: u32 = 3;
+const TIME_DIVISOR: u32 = 3;
 /// The clock is looked at after so many steps: entries and attributes.
 const BETWEEN: usize = 4096;
 /// So many entries that define types are remembered of one module.
-const MOST_DEFINITIONS: usize = 2 << 20;
+const MAX_DEFINITIONS: usize = 2 << 20;
 /// So many variables.
-const MOST_VARIABLES: usize = 1 << 20;
+const MAX_VARIABLES: usize = 1 << 20;
 /// Of all modules together.
-const MOST: [(Of, usize); 7] = [
+const MAX_OF_ALL_MODULES: [(Of, usize); 7] = [
     (Of::Types, 400_000),
     (Of::Fields, 3_000_000),
-    (Of::Variables, MOST_VARIABLES),
+    (Of::Variables, MAX_VARIABLES),
     (Of::Text, 256 << 20),
-    (Of::Abbreviations, MOST_ABBREVIATIONS),
-    (Of::Units, MOST_UNITS),
-    (Of::Unpacked, MOST_UNPACKED),
+    (Of::Abbreviations, MAX_ABBREVIATIONS),
+    (Of::Units, MAX_UNITS),
+    (Of::Unpacked, MAX_UNPACKED),
 ];
 /// Of each module, as they are forgotten with it.
-const MOST_ABBREVIATIONS: usize = 32 << 20;
+const MAX_ABBREVIATIONS: usize = 32 << 20;
 /// The same, of all its files.
-const MOST_UNITS: usize = 1 << 18;
+const MAX_UNITS: usize = 1 << 18;
 /// What is compressed in a module's files may take so many bytes unpacked: some seconds of unpacking.
-const MOST_UNPACKED: usize = 2 << 30;
+const MAX_UNPACKED: usize = 2 << 30;
 
 /// What there is a limit of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,7 +125,15 @@ impl Budget {
     /// One that is over after so long.
     pub fn lasting(time: Duration) -> Self {
         let until = Instant::now() + time;
-        Self { until, stage: until, is_late: false, steps: 0, left: MOST, most_unpacked: MOST_UNPACKED, is_cut: false }
+        Self {
+            until,
+            stage: until,
+            is_late: false,
+            steps: 0,
+            left: MAX_OF_ALL_MODULES,
+            most_unpacked: MAX_UNPACKED,
+            is_cut: false,
+        }
     }
 
     /// Whether something had to be left out.
@@ -141,8 +149,8 @@ impl Budget {
     fn refill(&mut self) {
         for (of, left) in &mut self.left {
             match of {
-                Of::Abbreviations => *left = MOST_ABBREVIATIONS,
-                Of::Units => *left = MOST_UNITS,
+                Of::Abbreviations => *left = MAX_ABBREVIATIONS,
+                Of::Units => *left = MAX_UNITS,
                 Of::Unpacked => *left = self.most_unpacked,
                 Of::Types | Of::Fields | Of::Variables | Of::Text => {}
             }
@@ -159,7 +167,7 @@ impl Budget {
     /// Begins to read something, which takes a part of the time that is left.
     fn begin(&mut self) {
         let now = Instant::now();
-        self.stage = now + self.until.saturating_duration_since(now) / SHARE;
+        self.stage = now + self.until.saturating_duration_since(now) / TIME_DIVISOR;
         self.is_late = false;
         self.has_time();
     }

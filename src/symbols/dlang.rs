@@ -7,7 +7,7 @@ use super::demangle::LONGEST_NAME;
 const DEEPEST: u32 = 64;
 
 /// Parts that are looked at, at most: references back make names grow exponentially, with empty parts even without text.
-const MOST_PARTS: u32 = 20_000;
+const MAX_PARTS: u32 = 20_000;
 
 /// The name of a symbol; None if it is not of this scheme, damaged, or of an unusual form.
 pub(super) fn demangle(mangled: &str) -> Option<String> {
@@ -57,7 +57,7 @@ impl<'a> Parser<'a> {
     fn part<T>(&mut self, part: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         self.parts += 1;
         self.depth += 1;
-        let made = if self.depth <= DEEPEST && self.parts <= MOST_PARTS { part(self) } else { None };
+        let made = if self.depth <= DEEPEST && self.parts <= MAX_PARTS { part(self) } else { None };
         self.depth -= 1;
         made
     }

@@ -21,7 +21,7 @@ use std::path::Path;
 const LONGEST_CHAIN: usize = 8;
 
 /// The parameters of a generic function, at most.
-const MOST_PARAMS: usize = 256;
+const MAX_PARAMS: usize = 256;
 
 /// The DWARF sections of a file, uncompressed.
 #[derive(Debug)]
@@ -344,7 +344,7 @@ fn type_params(unit: gimli::UnitRef<'_, Slice<'_>>, offset: gimli::UnitOffset<us
         let mut children = root.children();
         while let Some(child) = children.next().ok()? {
             if child.entry().tag() == gimli::DW_TAG_template_type_parameter {
-                if params.len() >= MOST_PARAMS {
+                if params.len() >= MAX_PARAMS {
                     return None;
                 }
                 params.push(child.entry().attr_value(gimli::DW_AT_name).and_then(text)?);

@@ -297,7 +297,7 @@ fn id_of(bytes: &[u8]) -> Option<Vec<u8>> {
 static SUMS: Mutex<Vec<(FileVersion, u32)>> = Mutex::new(Vec::new());
 
 /// So many are remembered.
-const MOST_SUMS: usize = 64;
+const MAX_SUMS: usize = 64;
 
 /// Whether these bytes are an object and have this checksum. A mapped file is summed by reading: the holes of a sparse one would
 /// become memory where they are looked at.
@@ -337,7 +337,7 @@ fn has_checksum(bytes: &Bytes, wanted: u32) -> std::io::Result<bool> {
     }
     if let Some(version) = version.filter(|_| FileVersion::of(&mapped.file) == version) {
         let mut sums = sums();
-        if sums.len() >= MOST_SUMS {
+        if sums.len() >= MAX_SUMS {
             sums.remove(0);
         }
         sums.push((version, crc.sum()));

@@ -17,7 +17,7 @@ use tree::{Id, Node};
 const DEEPEST: u32 = 160;
 
 /// Parts that are printed at most: substitutions make names grow exponentially, with empty packs even without text.
-const MOST_STEPS: u32 = 400_000;
+const MAX_STEPS: u32 = 400_000;
 
 /// The name of a symbol; None if it is not of this scheme, or damaged. `with_return_type`: as c++filt has it; else the return
 /// type of a template function is left out. What would be longer than `longest` bytes is None, too.
@@ -37,7 +37,7 @@ pub fn demangle(mangled: &str, with_return_type: bool, longest: usize) -> Option
 const LONGEST: usize = 64 << 10;
 
 /// How many parts of parts are looked at, at most, where a substitution repeats them. Names of real programs have some hundreds.
-const MOST_PARTS: usize = 1_000_000;
+const MAX_PARTS: usize = 1_000_000;
 
 /// A use of a template parameter.
 #[derive(Clone, Copy)]

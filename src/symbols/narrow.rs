@@ -9,7 +9,7 @@ use gimli::{DebugAranges, DebugInfo, Dwarf, LittleEndian, Section, UnitType};
 use rustc_hash::FxHashMap;
 
 /// Fewer units are read as fast as chosen from.
-const FEW: usize = 64;
+const MIN_UNITS: usize = 64;
 
 /// A larger section is not copied, in bytes: it would have to be in memory.
 pub(super) const LARGEST: usize = 64 << 20;
@@ -121,7 +121,7 @@ pub(super) fn narrowed(dwarf: &Dwarf<Slice<'_>>, addrs: &[ObjAddr]) -> Option<Ve
         return None;
     }
     let (unwanted, count) = Choice::of(&dwarf.debug_aranges, addrs)?.unwanted(&dwarf.debug_info)?;
-    if unwanted.len() < FEW || unwanted.len() < count / 2 {
+    if unwanted.len() < MIN_UNITS || unwanted.len() < count / 2 {
         return None;
     }
     let mut info = Vec::new();

@@ -15,7 +15,7 @@ type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
 const LONGEST_CHAIN: usize = 16;
 
 /// So many entries are looked at for one name, in all: a file may have any number of them, nested as it likes.
-const MOST_ENTRIES: usize = 1 << 18;
+const MAX_ENTRIES: usize = 1 << 18;
 
 /// What may still be done for a name.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ impl Rest<'_> {
 const DEEPEST: usize = 64;
 
 /// Parameters of a function, at most.
-const MOST_PARAMETERS: usize = 64;
+const MAX_PARAMETERS: usize = 64;
 
 /// Names that have been looked for, by unit and entry. Entries of different files may have one place: those have an id.
 pub(super) type ScopedNames = FxHashMap<(Option<u64>, UnitSectionOffset, usize), Option<FunctionName>>;
@@ -76,7 +76,7 @@ fn scoped_name(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>) -> Optio
                 | gimli::DW_LANG_C_plus_plus_20
         )
     );
-    let entries = Cell::new(MOST_ENTRIES);
+    let entries = Cell::new(MAX_ENTRIES);
     let rest = Rest { chain: LONGEST_CHAIN, entries: &entries };
     if !is_cpp { None } else { function(unit, offset, rest)?.filter(|name| name.len() <= LONGEST_NAME) }
 }
@@ -219,7 +219,7 @@ fn lambda(
         let mut children = tree.root().ok()?.children();
         while let Some(child) = children.next().ok()? {
             seen += 1;
-            if seen > MOST_SIBLINGS || rest.take().is_none() {
+            if seen > MAX_SIBLINGS || rest.take().is_none() {
                 return Some(format!("{{lambda{parameters}}}"));
             }
             match child.entry().tag() {
@@ -240,7 +240,7 @@ fn lambda(
 }
 
 /// Entries in a function that are looked at for lambdas, at most.
-const MOST_SIBLINGS: usize = 10_000;
+const MAX_SIBLINGS: usize = 10_000;
 
 /// What tells lambdas apart.
 struct LambdaAt {
@@ -290,7 +290,7 @@ fn parameters(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>, rest: Res
             gimli::DW_TAG_unspecified_parameters => types.push("...".to_owned()),
             _ => {}
         }
-        if types.len() > MOST_PARAMETERS {
+        if types.len() > MAX_PARAMETERS {
             return None;
         }
     }

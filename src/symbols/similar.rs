@@ -4,7 +4,7 @@ use super::demangle::function_name;
 use crate::elf::{Elf, base_name};
 
 /// As many are named.
-const MOST: usize = 5;
+const MAX_NAMES: usize = 5;
 /// Of two names, a part this long in common says something.
 const SHORTEST_PART: usize = 4;
 
@@ -32,7 +32,7 @@ impl<'a> Similar<'a> {
                 && !self.found.iter().any(|(_, known)| known == name)
             {
                 self.found.push((distance, name.to_owned()));
-                if self.found.len() > 64 * MOST {
+                if self.found.len() > 64 * MAX_NAMES {
                     self.keep_best();
                 }
             }
@@ -47,7 +47,7 @@ impl<'a> Similar<'a> {
 
     fn keep_best(&mut self) {
         self.found.sort();
-        self.found.truncate(MOST);
+        self.found.truncate(MAX_NAMES);
     }
 
     /// How far a name is from the wanted one, if it is near.

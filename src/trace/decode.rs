@@ -18,7 +18,7 @@ pub const MAX_ARGUMENTS: usize = 15;
 /// functions, arguments and programs.
 const MAX_STRINGS_BYTES: usize = 16 << 20;
 /// So many bytes that are zero at the end of a file may be what a crash of the machine has left of those that were written last.
-const MOST_ZEROS: usize = 64 << 20;
+const MAX_ZEROS: usize = 64 << 20;
 /// Without a record that says it, a tick is a nanosecond.
 const DEFAULT_TICKS: NonZeroU64 = NonZeroU64::new(1_000_000_000).unwrap();
 
@@ -369,11 +369,11 @@ impl<R: Read> Decoder<R> {
         Ok(None)
     }
 
-    /// Whether all that follows are zeros, of which a file has no more than [`MOST_ZEROS`].
+    /// Whether all that follows are zeros, of which a file has no more than [`MAX_ZEROS`].
     fn only_zeros_follow(&mut self) -> Result<bool, DecodeError> {
         let mut buffer = [0; 1 << 14];
         let mut zeros = 0;
-        while zeros < MOST_ZEROS {
+        while zeros < MAX_ZEROS {
             let read = read_some(&mut self.input, &mut buffer);
             let read = self.or_end(read)?;
             self.looked_ahead += read.unwrap_or(0) as u64;

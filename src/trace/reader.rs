@@ -30,7 +30,7 @@ const LONGEST_LIST: usize = 16 << 20;
 const LONGEST_BLOB: usize = 1 << 20;
 
 /// How many processes a trace may have: more than process ids, a hundred times over.
-const MOST_PROCESSES: usize = 1 << 22;
+const MAX_PROCESSES: usize = 1 << 22;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
@@ -392,7 +392,7 @@ impl<R: Read> Reader<R> {
 
     /// A process begins, or is told of again.
     fn introduce(&mut self, process: &Process) -> Result<(), TraceError> {
-        if self.processes.len() >= MOST_PROCESSES {
+        if self.processes.len() >= MAX_PROCESSES {
             return Err(TraceError::ManyProcesses { offset: self.decoder.offset() });
         }
         let gap = match self.processes.get_mut(&process.koid) {
@@ -429,7 +429,7 @@ fn next_event(
     let koid = record.of.process;
     let pid = process_of(koid).pid;
     // Its first event comes before it is described.
-    if !processes.contains_key(&koid) && events::begins(record) && processes.len() < MOST_PROCESSES {
+    if !processes.contains_key(&koid) && events::begins(record) && processes.len() < MAX_PROCESSES {
         processes.insert(koid, Stream::default());
     }
     let Some(stream) = processes.get_mut(&koid) else { return Err(WrongEvent { pid, source: None }) };

@@ -16,7 +16,7 @@ const LOCKED: &str = "/proc";
 
 /// So long another heaptrace may take for its seizure. Then we go on: whoever holds the lock for ever must not keep us
 /// from our work.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// So long the guardian waits, once for each thread.
 const PATIENCE_OF_GUARDIAN: Duration = Duration::from_millis(5);
@@ -136,7 +136,7 @@ pub fn require_outside(pid: i32) -> super::Result<()> {
 /// # Errors
 /// [`TracerError::OwnTracer`].
 pub(super) fn before_seizing(pid: i32) -> super::Result<Alone> {
-    before_seizing_within(pid, PATIENCE)
+    before_seizing_within(pid, TIMEOUT)
 }
 
 /// The same for the guardian, whose targets die if they are kept waiting: each of their threads may come to a
@@ -261,14 +261,14 @@ mod tests {
 
     #[test]
     fn one_seizes_at_a_time_and_none_for_ever() {
-        let first = Alone::within(PATIENCE);
+        let first = Alone::within(TIMEOUT);
         // unless a heaptrace of somebody else's holds it
         assert!(first._lock.is_some());
         assert!(Alone::within(Duration::ZERO)._lock.is_none());
         let began = Instant::now();
         assert!(Alone::within(20 * PAUSE)._lock.is_none());
         assert!(began.elapsed() >= 20 * PAUSE);
-        let other = std::thread::spawn(|| Alone::within(PATIENCE)._lock.is_some());
+        let other = std::thread::spawn(|| Alone::within(TIMEOUT)._lock.is_some());
         drop(first);
         assert!(other.join().unwrap_or(false));
     }

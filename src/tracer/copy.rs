@@ -30,10 +30,10 @@ use watch::Watch;
 pub const SYSTEM_CALL: [u8; 3] = [0x0f, 0x05, 0xc3];
 
 /// So much of a module is looked through for code.
-const MOST_CODE: usize = 64 << 20;
+const MAX_CODE: usize = 64 << 20;
 
 /// So long the status of a copy is tried to be taken: others may trace the process for a moment.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -54,7 +54,7 @@ impl Means {
     fn in_memory(memory: &TargetMemory, mappings: &[Mapping]) -> Option<Self> {
         let executable = mappings.iter().filter(|mapping| mapping.perms.execute && mapping.kind == Kind::File);
         executable.into_iter().find_map(|mapping| {
-            let mut code = vec![0; usize::try_from(mapping.end.0 - mapping.start.0).ok()?.min(MOST_CODE)];
+            let mut code = vec![0; usize::try_from(mapping.end.0 - mapping.start.0).ok()?.min(MAX_CODE)];
             let read = memory.read_uncached(mapping.start, &mut code);
             let find = |wanted: &[u8]| {
                 let at = code.get(..read)?.windows(wanted.len()).position(|bytes| bytes == wanted)?;
@@ -157,7 +157,7 @@ impl Forked {
     /// Sees to it that it dies with us, and whether it has all that may be written to: parts may be exempt from being
     /// copied (madvise(2), MADV_DONTFORK).
     fn check(&mut self, mappings: &[Mapping], free: Addr) -> Result<bool> {
-        match ptrace::wait_task(self.pid, ptrace::PATIENCE)? {
+        match ptrace::wait_task(self.pid, ptrace::TIMEOUT)? {
             // killed by others, or as the system was short of memory: it stands at its end, where a signal no longer
             // wakes it
             Waited::Task(_, WaitStatus::Event(Event::Exit), Some(stopped)) => {
@@ -403,7 +403,7 @@ fn take_statuses(copy: &Forked) -> Result<()> {
         let taken = standstill::stand_still(copy.of, |still| taken_in(still, &dead), |taken| taken);
         match taken.and_then(|(taken, _)| taken) {
             Err(error @ (TracerError::Filtered { .. } | TracerError::Died { .. })) => return Err(error),
-            Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            Err(_) if began.elapsed() < TIMEOUT => std::thread::sleep(PAUSE),
             taken => return taken,
         }
     }

@@ -164,8 +164,8 @@ fn candidates(pid: i32, tid: i32, root: Option<&TargetRoot>, module: &MappedModu
 /// (memfd_create(2)) is nowhere else.
 fn held_open(tid: i32, module: &MappedModule) -> Vec<PathBuf> {
     /// Some processes have a million descriptors.
-    const MOST: usize = 4096;
+    const MAX_DESCRIPTORS: usize = 4096;
     let Ok(entries) = std::fs::read_dir(format!("/proc/{tid}/fd")) else { return Vec::new() };
-    let links = entries.take(MOST).flatten().map(|entry| entry.path());
+    let links = entries.take(MAX_DESCRIPTORS).flatten().map(|entry| entry.path());
     links.filter(|link| std::fs::metadata(link).is_ok_and(|file| file.ino() == module.inode)).collect()
 }

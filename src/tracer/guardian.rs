@@ -59,7 +59,7 @@ pub(super) fn is_guardian(command_line: &[String]) -> bool {
 }
 
 /// How long the tracer waits for a guardian that does not read, in seconds, before it goes on without.
-const PATIENCE: i64 = 2;
+const TIMEOUT_SECONDS: i64 = 2;
 
 /// How often is looked whether a guardian that was killed has ended.
 const LOOK_AROUND: Duration = Duration::from_micros(200);
@@ -125,7 +125,7 @@ impl GuardianProcess {
 /// Takes the end of a guardian that was killed. One that is frozen (cgroup freezer) ends when it is thawed, and does
 /// nothing more.
 fn await_end(child: &mut Child) {
-    let deadline = Instant::now() + ptrace::PATIENCE;
+    let deadline = Instant::now() + ptrace::TIMEOUT;
     while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
         std::thread::sleep(LOOK_AROUND);
     }
@@ -136,7 +136,7 @@ fn start_process(pinned: bool) -> Result<(Child, OwnedFd)> {
     let own = |error: nix::Error| TracerError::Own { operation: "make a socket", source: error.into() };
     let (ours, theirs) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).map_err(own)?;
-    setsockopt(&ours, sockopt::SendTimeout, &TimeVal::seconds(PATIENCE)).map_err(own)?;
+    setsockopt(&ours, sockopt::SendTimeout, &TimeVal::seconds(TIMEOUT_SECONDS)).map_err(own)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0(NAME).arg(COMMAND).current_dir("/");
     if pinned {

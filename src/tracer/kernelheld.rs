@@ -30,7 +30,7 @@ pub struct Held {
 }
 
 /// So many descriptors are looked at: each takes about a microsecond while the process stands still.
-const MOST_DESCRIPTORS: usize = 20_000;
+const MAX_DESCRIPTORS: usize = 20_000;
 
 /// How the kernel names the memory of an aio context.
 const AIO_RING: &str = "/[aio]";
@@ -47,7 +47,7 @@ pub fn of(live: i32, mappings: &[Mapping]) -> Held {
         return held;
     };
     for (number, descriptor) in descriptors.flatten().enumerate() {
-        if number == MOST_DESCRIPTORS {
+        if number == MAX_DESCRIPTORS {
             held.epoll = None;
             break;
         }

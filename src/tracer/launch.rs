@@ -228,7 +228,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 /// For so long another tracer may keep a new child before it lets it go.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Seizes a new child. Whoever traces heaptrace may have it first: a debugger or another heaptrace, whose option to
 /// stop at forks attaches to the child, and which lets it go as soon as it has seen that stop.
@@ -239,7 +239,7 @@ fn seize_new(pid: i32, exit_kill: bool) -> Result<()> {
             Err(TracerError::Task { source, .. })
                 if source.raw_os_error() == Some(libc::EPERM)
                     && procfs::tracer_of(control::thread_id()).is_some_and(|tracer| tracer != 0)
-                    && began.elapsed() < PATIENCE =>
+                    && began.elapsed() < TIMEOUT =>
             {
                 std::thread::sleep(Duration::from_millis(1));
             }

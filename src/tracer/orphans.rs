@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 static OWN: Mutex<BTreeMap<i32, Option<u64>>> = Mutex::new(BTreeMap::new());
 
 /// At most so many ends are taken at once.
-const MOST: usize = 1000;
+const MAX_ENDS: usize = 1000;
 
 /// Child `pid` was started by heaptrace. To be called by the thread that has started it, before it waits for it.
 pub fn note_own(pid: i32) {
@@ -31,11 +31,11 @@ fn is_own(pid: i32) -> bool {
 /// Takes the ends of children that heaptrace has not started. To be called now and then, by its first thread. The
 /// orphans are left alone while they live.
 pub fn reap() {
-    for _ in 0..MOST {
+    for _ in 0..MAX_ENDS {
         let Some(pid) = ended() else { return };
         if !take_end(pid) {
             // it is somebody else's, and hides those behind it
-            for pid in ended_of_this_thread().into_iter().take(MOST) {
+            for pid in ended_of_this_thread().into_iter().take(MAX_ENDS) {
                 take_end(pid);
             }
             return;

@@ -27,7 +27,7 @@ const ROUND_TRIPS: u32 = 500;
 const WARM_UP: u32 = 20;
 
 /// So many rounds are made however long they take.
-const FEWEST_ROUNDS: usize = 3;
+const MIN_ROUNDS: usize = 3;
 
 /// What the trial showed.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ fn measure(pid: i32) -> (Option<StopCost>, Option<StopCost>) {
     let (mut scheduled, mut pinned) = (Vec::new(), Vec::new());
     let mut waiting = Waiting::new();
     let began = Instant::now();
-    while began.elapsed() < MEASURED || scheduled.len() < FEWEST_ROUNDS {
+    while began.elapsed() < MEASURED || scheduled.len() < MIN_ROUNDS {
         let Ok(mean) = round(pid, &mut waiting, false) else { break };
         scheduled.push(mean);
         let (Some(everywhere), Some(one)) = (&everywhere, &one) else { continue };
@@ -139,7 +139,7 @@ fn try_code(pid: i32) -> Result<CodeAccess> {
         Err(refused) => refused,
     };
     ptrace::interrupt(pid)?;
-    match ptrace::wait_task(pid, ptrace::PATIENCE)? {
+    match ptrace::wait_task(pid, ptrace::TIMEOUT)? {
         Waited::Task(_, _, Some(stopped)) => {
             let written = write_and_restore(pid, Some(pid));
             stopped.resume(0)?;

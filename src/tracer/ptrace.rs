@@ -247,14 +247,14 @@ pub fn kill_child(pid: i32) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
     // Traced, it may stop once more at PTRACE_EVENT_EXIT before it is gone. One in an uninterruptible sleep goes by
     // itself later.
-    while let Ok(Waited::Task(_, _, Some(stopped))) = wait_task(pid, PATIENCE) {
+    while let Ok(Waited::Task(_, _, Some(stopped))) = wait_task(pid, TIMEOUT) {
         let _ = stopped.resume(0);
     }
 }
 
 /// How long is waited for one task that is about to stop, or to end: it takes some microseconds, and a time slice of
 /// all others where many want the CPU. One that does not come is frozen (cgroup freezer), or sleeps uninterruptibly.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Stopped {
     /// The token of a stop whose own was lost: by a panic between the stop and its answer, or by a request that failed.

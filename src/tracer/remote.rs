@@ -312,7 +312,7 @@ impl CallInProgress<'_> {
     /// The next that is reported of the thread, and whether it is a stop.
     fn wait(&mut self) -> Result<(WaitStatus, bool)> {
         let tid = self.thread.tid();
-        let (status, token) = match ptrace::wait_task(tid, ptrace::PATIENCE)? {
+        let (status, token) = match ptrace::wait_task(tid, ptrace::TIMEOUT)? {
             Waited::Task(_, status, token) => (status, token),
             Waited::Nothing => return Err(TracerError::Unresponsive { tid }),
             Waited::Interrupted | Waited::NoTasks => return Err(TracerError::Died { tid }),

@@ -24,7 +24,7 @@ const LOOK_AROUND: Duration = Duration::from_millis(10);
 
 /// How long an exec is waited for that holds a seizure up. Others can hold that up in turn: another process that traces
 /// one of the threads, or an uninterruptible sleep.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// For how long a refusal must last to be believed: while a thread takes its leader's place by exec, the kernel knows
 /// neither for a moment, and refuses as it does for lack of rights.
@@ -51,7 +51,7 @@ pub fn seize_to_patch(pid: i32) -> Result<Vec<Seized>> {
         let new = all.values().filter(|task| !task.unannounced && !seized.contains_key(&task.tid));
         let new: Vec<i32> = new.map(|task| task.tid).collect();
         seized = all;
-        if new.is_empty() || began.elapsed() > PATIENCE {
+        if new.is_empty() || began.elapsed() > TIMEOUT {
             super::timedwait::prepare(seized.keys().copied());
             return Ok(seized.into_values().collect());
         }
@@ -88,7 +88,7 @@ pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
                 drop(alone.take());
                 (quiet_passes, doubtful_since) = (0, None);
             }
-            Ok(Pass::CutShort) if seizure.began.elapsed() < PATIENCE => quiet_passes = 0,
+            Ok(Pass::CutShort) if seizure.began.elapsed() < TIMEOUT => quiet_passes = 0,
             Ok(Pass::Quiet | Pass::CutShort) => quiet_passes += 1,
             Err(error) => {
                 // Each image has a stack of its own: it is another one if there was an exec since.
@@ -97,7 +97,7 @@ pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
                     Some((since, doubted)) if doubted == image => since,
                     _ => Instant::now(),
                 };
-                if since.elapsed() > DOUBT || seizure.began.elapsed() > PATIENCE || !error.may_pass() {
+                if since.elapsed() > DOUBT || seizure.began.elapsed() > TIMEOUT || !error.may_pass() {
                     return Err(error);
                 }
                 doubtful_since = Some((since, image));
@@ -190,7 +190,7 @@ impl Seizure {
                     self.seized.remove(&other);
                 }
             }
-            if self.began.elapsed() > PATIENCE {
+            if self.began.elapsed() > TIMEOUT {
                 let source = std::io::ErrorKind::TimedOut.into();
                 return Err(TracerError::Task { operation: "wait for the exec of", tid: self.pid, source });
             }
@@ -210,7 +210,7 @@ impl Seizure {
             procfs::state(pid, tid).is_some() && procfs::tracer_of(tid).is_none_or(|tracer| tracer == own_tid)
         });
         let is_left = !self.seized.contains_key(&pid) && !matches!(procfs::state(pid, pid), None | Some(b'Z' | b'X'));
-        is_left && self.began.elapsed() < PATIENCE
+        is_left && self.began.elapsed() < TIMEOUT
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long threads are waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// After so long those in an uninterruptible sleep are no longer waited for.
 const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
@@ -147,7 +147,7 @@ impl Standstill {
                 Some(b'D') => slept < PATIENCE_WITH_SLEEPERS,
                 Some(_) => true,
             };
-            if !still.missing.iter().any(is_left) || slept > PATIENCE {
+            if !still.missing.iter().any(is_left) || slept > TIMEOUT {
                 break;
             }
             if still.missing.len() == before {
@@ -299,7 +299,7 @@ impl Standstill {
 fn let_child_go(maker: &Stopped, pid: i32) {
     let Ok(child) = maker.event_message().map(|child| child as i32) else { return };
     if matches!(procfs::thread_group(child), Ok(Some(group)) if group != pid)
-        && let Ok(Waited::Task(_, _, Some(stopped))) = ptrace::wait_task(child, ptrace::PATIENCE)
+        && let Ok(Waited::Task(_, _, Some(stopped))) = ptrace::wait_task(child, ptrace::TIMEOUT)
         && let Err(error) = stopped.detach(0)
     {
         tracing::debug!("task {child}: {error}");

@@ -41,7 +41,7 @@ const CLOCK_PATIENCE_BEFORE: Duration = Duration::from_millis(250);
 const CLOCK_PAUSE: Duration = Duration::from_secs(1);
 
 /// So many clocks are asked for, though no thread sleeps on their CPUs yet: some 100 µs each.
-const MOST_CLOCKS: usize = 16;
+const MAX_CLOCKS: usize = 16;
 
 /// So soon after the last look heaptrace must interrupt a thread: it may leave its wait meanwhile, and be in another
 /// one just like it. Where something else has had the processor, heaptrace looks again, so often. (The time until the
@@ -112,7 +112,7 @@ pub(super) fn prepare(tids: impl Iterator<Item = i32>) {
 fn cpus_of(tid: i32) -> Option<Vec<usize>> {
     let set = sched_getaffinity(Pid::from_raw(tid)).ok()?;
     let cpus: Vec<usize> = (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect();
-    (1..=MOST_CLOCKS).contains(&cpus.len()).then_some(cpus)
+    (1..=MAX_CLOCKS).contains(&cpus.len()).then_some(cpus)
 }
 
 /// Thread `tid` is about to be interrupted: notes how long it has slept, if it does so in such a wait.

@@ -18,7 +18,7 @@ const LOOK_AROUND: i32 = 50;
 const STOPPED: u32 = 6;
 
 /// How long the guardian's end is waited for, and the pause between two looks: it ends at once.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// The guardian's exit status if it has made heaptrace go on.
@@ -88,7 +88,7 @@ impl Resumer {
         loop {
             // SAFETY: `status` is a valid place; the child is ours.
             match unsafe { libc::waitpid(self.child, &raw mut status, libc::WNOHANG) } {
-                0 if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+                0 if began.elapsed() < TIMEOUT => std::thread::sleep(PAUSE),
                 0 => {
                     if let Err(error) = control::send(self.child, libc::SIGKILL) {
                         tracing::debug!("{error}");

@@ -9,7 +9,7 @@ use super::ptrace::{self, Waited};
 use std::time::{Duration, Instant};
 
 /// For how long to look: about what a wake-up costs.
-const PATIENCE: Duration = Duration::from_micros(60);
+const TIMEOUT: Duration = Duration::from_micros(60);
 
 /// The time from one look to the next where something else is waited for, too.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(5);
@@ -73,7 +73,7 @@ impl Waiting {
         if self.credit > 0 {
             loop {
                 match ptrace::wait(false)? {
-                    Waited::Nothing if began.elapsed() < PATIENCE => std::thread::yield_now(),
+                    Waited::Nothing if began.elapsed() < TIMEOUT => std::thread::yield_now(),
                     Waited::Nothing => break,
                     found => {
                         self.credit = CREDIT;
@@ -85,7 +85,7 @@ impl Waiting {
         }
         let found = ptrace::wait(true)?;
         // Including the wake-up, which would have been saved.
-        if self.credit == 0 && began.elapsed() < 2 * PATIENCE {
+        if self.credit == 0 && began.elapsed() < 2 * TIMEOUT {
             self.credit = CREDIT;
         }
         Ok(found)

@@ -16,13 +16,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Functions of one module that are looked up, at most. Chromium has 600,000.
-const MOST_FDES: usize = 1 << 22;
+const MAX_FDES: usize = 1 << 22;
 
 /// How often a section's bytes are read again as CIEs, at most: a linker's FDEs alternate between few and short ones.
-const MOST_CIES: usize = 8;
+const MAX_CIES: usize = 8;
 
 /// Damaged CIEs that are tried, at most.
-const MOST_DAMAGED: usize = 64;
+const MAX_DAMAGED: usize = 64;
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -275,7 +275,7 @@ impl FdeIndex {
         // Each FDE names its CIE, which may be as long as the section: by turns two of them would be read for ever.
         let (mut of_cies, mut damaged) = (0, 0);
         while let Ok(Some(entry)) = entries.next() {
-            if index.len() >= MOST_FDES || damaged > MOST_DAMAGED || of_cies > size.saturating_mul(MOST_CIES) {
+            if index.len() >= MAX_FDES || damaged > MAX_DAMAGED || of_cies > size.saturating_mul(MAX_CIES) {
                 break;
             }
             let CieOrFde::Fde(partial) = entry else { continue };

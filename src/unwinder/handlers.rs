@@ -8,7 +8,7 @@ const ULEB128: u8 = 0x01;
 const UDATA4: u8 = 0x03;
 
 /// So many call sites are read, at most.
-const MOST: usize = 1 << 16;
+const MAX_CALL_SITES: usize = 1 << 16;
 
 /// The distances from a function's first byte to its landing pads, by the bytes of its data area (more may follow).
 /// None if these can't be read, or say that
@@ -25,7 +25,7 @@ pub fn landing_pads(area: &[u8]) -> Option<Vec<u64>> {
     let size = usize::try_from(uleb128(&mut left)?).ok()?;
     let mut sites = left.get(..size)?;
     let mut found = Vec::new();
-    while !sites.is_empty() && found.len() < MOST {
+    while !sites.is_empty() && found.len() < MAX_CALL_SITES {
         let mut value = || match encoding {
             ULEB128 => uleb128(&mut sites),
             UDATA4 => {

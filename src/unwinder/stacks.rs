@@ -17,7 +17,7 @@ mod path;
 use super::{Frame, Quality};
 use crate::addr::{Addr, FrameAddr, ModuleId, StackId};
 use index::Index;
-use nodes::{Frames, MOST_LISTED, Nodes, hash_of_node};
+use nodes::{Frames, MAX_LISTED, Nodes, hash_of_node};
 pub use path::StackPath;
 use rustc_hash::FxHashMap;
 
@@ -304,7 +304,7 @@ impl StackTable {
             Ok(known) => return StackId(known),
             Err(length) => length,
         };
-        if length < MOST_LISTED {
+        if length < MAX_LISTED {
             self.nodes.push(frame, Some(parent.0));
             self.nodes.list(parent.0, id);
             return StackId(id);

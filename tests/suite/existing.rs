@@ -228,7 +228,7 @@ fn frees_in_the_midst_of_the_walk(engine: &'static str) -> bool {
 /// By the program's own clock no thread stands for longer than a tenth of a second, however many blocks there are.
 #[test]
 fn the_process_stands_only_to_be_copied() {
-    const MOST_US: u64 = 100_000;
+    const MAX_US: u64 = 100_000;
     let greatest_gap = || {
         let (mut running, pid) = start_large(MANY);
         let tracer =
@@ -249,7 +249,7 @@ fn the_process_stands_only_to_be_copied() {
     };
     // others want the processors, too
     let mut gaps = Vec::new();
-    let stands_shortly = |(gap, told): &(u64, u64)| *gap < MOST_US && *told < MOST_US;
+    let stands_shortly = |(gap, told): &(u64, u64)| *gap < MAX_US && *told < MAX_US;
     while gaps.len() < TRIES as usize && !gaps.iter().any(stands_shortly) {
         gaps.push(greatest_gap());
     }

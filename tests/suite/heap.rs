@@ -445,7 +445,7 @@ fn trim_is_called_at_safe_moments_only() {
 }
 
 /// More calls than heaptrace makes to look at a heap.
-const MOST_CALLS: usize = 200_000;
+const MAX_CALLS: usize = 200_000;
 
 /// heaptrace waits for two minutes for a function that it has a thread call.
 const LONGEST_STAND: Duration = Duration::from_secs(60);
@@ -461,7 +461,7 @@ const IN_VAIN: [(&str, &str); 1] = [("error", ":thrice")];
 fn break_off(failures: &[(&str, &str)], options: &[&str], pid: i32, step: usize, mut check: impl FnMut(&str)) {
     for (failure, further) in failures {
         let mut is_over = false;
-        for call in (1..MOST_CALLS).step_by(step) {
+        for call in (1..MAX_CALLS).step_by(step) {
             let order = format!("{failure}:{call}{further}");
             let began = Instant::now();
             let output = Command::new(HEAPTRACE)
@@ -478,7 +478,7 @@ fn break_off(failures: &[(&str, &str)], options: &[&str], pid: i32, step: usize,
                 break;
             }
         }
-        assert!(is_over, "{options:?} makes more than {MOST_CALLS} calls, or fails");
+        assert!(is_over, "{options:?} makes more than {MAX_CALLS} calls, or fails");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reports of ours as baselines of the next run, and files that are none.
 
 use super::*;
-use crate::check::verdict::{Circumstances, Policy, judge};
+use crate::check::verdict::{Completeness, Policy, judge};
 use crate::export::tests::{check_profile, sample_profile};
 use crate::export::{ExportOptions, Format, write};
 use crate::profile::leaks::{LeakSite, VerdictKind};
@@ -20,7 +20,7 @@ fn baseline(profile: &Profile) -> Baseline {
 /// What a run is judged like against an earlier one.
 fn judged(old: &Profile, mut new: Profile) -> (VerdictKind, Vec<Option<BaselineStatus>>) {
     baseline(old).apply(&mut new);
-    judge(&mut new, &Policy::default(), &Circumstances::default());
+    judge(&mut new, &Policy::default(), &Completeness::default());
     let definite = new.leaks.iter().flat_map(|leaks| &leaks.sites).filter(|site| site.amounts[0].objects > 0);
     let statuses = definite.map(|site| site.baseline[0]).collect();
     (new.verdict.expect("a verdict").kind, statuses)

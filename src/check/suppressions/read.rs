@@ -32,7 +32,7 @@ fn is_nearly_leak(kind: &str) -> bool {
 }
 
 /// Valgrind's own limit of lines in one entry's stack.
-const MOST_ENTRIES: usize = 500;
+const MAX_ENTRIES: usize = 500;
 
 /// The lines that say something, without white space around them, and with their numbers.
 struct Lines<'a> {
@@ -148,8 +148,8 @@ fn valgrind(lines: &mut Lines<'_>) -> Result<Option<SuppressionRule>, Suppressio
             classes = leak_kinds(lines, kinds)?;
             continue;
         }
-        if entries.len() == MOST_ENTRIES {
-            return Err(lines.error(format!("more than {MOST_ENTRIES} lines in one stack")));
+        if entries.len() == MAX_ENTRIES {
+            return Err(lines.error(format!("more than {MAX_ENTRIES} lines in one stack")));
         }
         entries.push(entry(lines, &text)?);
     }

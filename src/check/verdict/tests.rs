@@ -32,14 +32,14 @@ fn leaking() -> Profile {
     profile
 }
 
-fn judged(mut profile: Profile, policy: &Policy, circumstances: &Circumstances) -> (VerdictKind, u8, Vec<String>) {
+fn judged(mut profile: Profile, policy: &Policy, circumstances: &Completeness) -> (VerdictKind, u8, Vec<String>) {
     judge(&mut profile, policy, circumstances);
     let verdict = profile.verdict.expect("a verdict");
     (verdict.kind, verdict.exit_status, verdict.reasons)
 }
 
 fn by_default(profile: Profile) -> (VerdictKind, u8, Vec<String>) {
-    judged(profile, &Policy::default(), &Circumstances::default())
+    judged(profile, &Policy::default(), &Completeness::default())
 }
 
 #[test]
@@ -63,13 +63,13 @@ fn leaks_are_not_certain_where_memory_was_not_read() {
 /// A child's failure is its parent's affair, but not that it was killed before it could be looked at.
 #[test]
 fn a_childs_end_counts_only_if_it_hides_something() {
-    let child = Circumstances { is_child: true, ..Circumstances::default() };
+    let child = Completeness { is_child: true, ..Completeness::default() };
     let ended = |profile: Profile, exit| {
         let profile = Profile {
             meta: Meta { process: ProcessInfo { exit: Some(exit), ..profile.meta.process }, ..profile.meta },
             ..profile
         };
-        let alone = judged(profile.clone(), &Policy::default(), &Circumstances::default()).1;
+        let alone = judged(profile.clone(), &Policy::default(), &Completeness::default()).1;
         (alone, judged(profile, &Policy::default(), &child).1)
     };
     assert_eq!(ended(clean(), Exit::Code(3)), (3, 0));
@@ -84,7 +84,7 @@ fn definite_and_indirect_leaks_fail_and_others_only_on_request() {
     let (kind, status, reasons) = by_default(leaking());
     assert_eq!((kind, status), (VerdictKind::Leaks, 23));
     assert_eq!(reasons, ["3,200 bytes in 5 blocks leaked (definite, indirect)"]);
-    let only = |leak_kinds| judged(leaking(), &Policy { leak_kinds, ..Policy::default() }, &Circumstances::default());
+    let only = |leak_kinds| judged(leaking(), &Policy { leak_kinds, ..Policy::default() }, &Completeness::default());
     assert_eq!(only([true, false, false, false]).2, ["3,072 bytes in 3 blocks leaked (definite)"]);
     assert_eq!(only([false, true, false, false]).2, ["128 bytes in 2 blocks leaked (indirect)"]);
     assert_eq!(only([false, false, true, false]).2, ["1,056 bytes in 2 blocks leaked (possible)"]);
@@ -127,7 +127,7 @@ fn errors_weigh_more_than_leaks_unless_they_are_off() {
     assert_eq!((kind, status), (VerdictKind::Errors, 23));
     assert_eq!(reasons, ["1 error in the use of the heap", "3,200 bytes in 5 blocks leaked (definite, indirect)"]);
     let policy = Policy { errors: false, leak_exit_code: 3, ..Policy::default() };
-    let (kind, status, _) = judged(profile, &policy, &Circumstances::default());
+    let (kind, status, _) = judged(profile, &policy, &Completeness::default());
     assert_eq!((kind, status), (VerdictKind::Leaks, 3));
 }
 
@@ -135,7 +135,7 @@ fn errors_weigh_more_than_leaks_unless_they_are_off() {
 fn budgets_hold_to_the_last_byte() {
     let mut profile = leaking();
     profile.totals = check_profile().totals;
-    let limited = |limits| judged(profile.clone(), &Policy { limits, ..Policy::default() }, &Circumstances::default());
+    let limited = |limits| judged(profile.clone(), &Policy { limits, ..Policy::default() }, &Completeness::default());
     let none = Limits { max_leaked_bytes: Some(3200), ..Limits::default() };
     assert_eq!(limited(none), (VerdictKind::Clean, 0, Vec::new()), "leaks within the budget are none");
     let exact = Limits { max_peak: Some(1_060_000), max_allocations: Some(116), max_live: Some(266_272), ..none };
@@ -167,8 +167,7 @@ fn the_program_s_own_failure_comes_first() {
 
 #[test]
 fn a_program_out_of_time_gives_124_whatever_else() {
-    let circumstances =
-        Circumstances { timed_out: true, not_scanned: Some("no".to_owned()), ..Circumstances::default() };
+    let circumstances = Completeness { timed_out: true, not_scanned: Some("no".to_owned()), ..Completeness::default() };
     for exit in [Some(Exit::Signal(15)), Some(Exit::Signal(9)), Some(Exit::Code(0)), None] {
         let mut profile = clean();
         (profile.meta.process.exit, profile.meta.complete, profile.leaks) = (exit, false, None);
@@ -199,7 +198,7 @@ fn what_was_not_seen_is_never_green() {
         assert!(!reasons.is_empty(), "{name}");
     }
     let not_scanned = Some("its registers could not be read".to_owned());
-    let failed = Circumstances { not_scanned, ..Circumstances::default() };
+    let failed = Completeness { not_scanned, ..Completeness::default() };
     let (kind, status, reasons) = judged(clean(), &Policy::default(), &failed);
     assert_eq!((kind, status), (VerdictKind::Inconclusive, 125));
     assert_eq!(reasons, ["the memory could not be checked: its registers could not be read"]);
@@ -220,7 +219,7 @@ fn children_that_ran_untraced_matter_if_asked() {
     profile.children = check_profile().children;
     assert_eq!(by_default(profile.clone()).0, VerdictKind::Clean);
     let policy = Policy { require_all: true, ..Policy::default() };
-    let (kind, status, reasons) = judged(profile, &policy, &Circumstances::default());
+    let (kind, status, reasons) = judged(profile, &policy, &Completeness::default());
     assert_eq!((kind, status), (VerdictKind::Inconclusive, 125));
     assert_eq!(reasons, ["2 child processes (gzip) were not checked"]);
 }

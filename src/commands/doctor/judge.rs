@@ -1,7 +1,7 @@
 //! From facts to findings.
 
 use super::facts::{DEBUG_ROOT, Facts, Leftovers, Libc, Trial};
-use crate::session::Prospect;
+use crate::session::EngineForecast;
 use crate::tracer::probe::CodeAccess;
 use std::time::Duration;
 
@@ -194,10 +194,10 @@ fn engine(facts: &Facts) -> Finding {
 }
 
 /// Which engine would see process `pid`.
-pub(super) fn engine_of(pid: i32, prospect: &Result<Prospect, String>) -> Finding {
+pub(super) fn engine_of(pid: i32, prospect: &Result<EngineForecast, String>) -> Finding {
     let title = "its engine";
     match prospect {
-        Ok(Prospect::Jump) => Finding::new(
+        Ok(EngineForecast::Jump) => Finding::new(
             Level::Ok,
             title,
             format!(
@@ -205,11 +205,11 @@ pub(super) fn engine_of(pid: i32, prospect: &Result<Prospect, String>) -> Findin
                  call on"
             ),
         ),
-        Ok(Prospect::Trap(why)) => {
+        Ok(EngineForecast::Trap(why)) => {
             Finding::new(Level::Warn, title, format!("process {pid}: trap, a stop at each of its calls, as {why}"))
                 .with_cure("attach to it for a short time (--duration 10s), as it runs much slower meanwhile")
         }
-        Ok(Prospect::Not64Bit) => Finding::new(
+        Ok(EngineForecast::Not64Bit) => Finding::new(
             Level::Warn,
             title,
             format!("process {pid}: none, as heaptrace traces 64-bit x86-64 programs only"),

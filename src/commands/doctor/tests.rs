@@ -201,14 +201,14 @@ fn leftovers_are_told_with_their_cure() {
 
 #[test]
 fn the_engine_of_a_process_is_told_with_its_cause() {
-    use crate::session::{Prospect, StaysWithTrap};
+    use crate::session::{EngineForecast, JumpIneligible};
     let of = |prospect| judge::engine_of(7, &prospect);
-    let jump = of(Ok(Prospect::Jump));
+    let jump = of(Ok(EngineForecast::Jump));
     assert!(jump.level == Level::Ok && jump.text.contains("process 7: trap at first, jump"), "{}", jump.text);
-    let filters = of(Ok(Prospect::Trap(StaysWithTrap::Seccomp)));
+    let filters = of(Ok(EngineForecast::Trap(JumpIneligible::Seccomp)));
     assert!(filters.level == Level::Warn && filters.text.ends_with("as it filters its system calls (seccomp)"));
     assert!(filters.cure.unwrap().contains("--duration"));
-    assert!(of(Ok(Prospect::Not64Bit)).text.contains("64-bit"));
+    assert!(of(Ok(EngineForecast::Not64Bit)).text.contains("64-bit"));
     assert!(of(Err("gone".to_owned())).text.contains("gone"));
 }
 

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long an answer may take: the first one has names to find.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How the answers are to look: this side draws.
 const LOOK: Look = Look { top: None, color: false, width: 0 };
@@ -107,7 +107,7 @@ impl Asker {
     pub(super) fn detach(&self) {
         self.beside(|pid| {
             let mut tracer = socket::connect_to_tracer_of(pid)?;
-            put(&mut tracer, pid, Command::Detach, LOOK, PATIENCE)?;
+            put(&mut tracer, pid, Command::Detach, LOOK, TIMEOUT)?;
             let mut answers = BufReader::new(&mut tracer.conversation);
             match ctl::receive(&mut answers, ctl::LONGEST_ANSWER).with_context(|| no_answer(pid))? {
                 Response::Failed(reason) => Err(refused(pid, &reason)),
@@ -149,7 +149,7 @@ impl Drop for Asker {
 fn ask(tracer: &mut TracerOf, pid: i32, question: TopQuestion) -> anyhow::Result<Result<Box<TopAnswer>, String>> {
     let command = Command::Top(question);
     let limit = command.longest_answer();
-    put(tracer, pid, command, LOOK, PATIENCE)?;
+    put(tracer, pid, command, LOOK, TIMEOUT)?;
     let mut answers = BufReader::new(&mut tracer.conversation);
     match ctl::receive(&mut answers, limit).with_context(|| no_answer(pid))? {
         Response::Top(answer) => Ok(Ok(answer)),

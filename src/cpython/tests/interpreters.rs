@@ -40,7 +40,7 @@ fn functions_of_all_interpreters_are_told() {
 fn what_two_states_claim_is_not_told() {
     let (mut made, native) = nested_world(ID);
     made.word(STATE + 56, OUTER_RECORD);
-    assert_eq!(new_interpreter(&mut made).runs(&mut made, ID, &native), Err(Untold::Frames));
+    assert_eq!(new_interpreter(&mut made).runs(&mut made, ID, &native), Err(Unavailable::Frames));
 }
 
 /// Later interpreters count their code objects anew.
@@ -67,12 +67,12 @@ fn frame_objects_of_the_first_interpreter_are_told_while_they_are_all() {
     let mut interpreter = Interpreter::new(&symbols(ReleaseSymbol::Since310), &mut made).unwrap();
     assert_eq!(told(interpreter.runs(&mut made, ID, &native(2))), ["0: inner:13", "1: outer:13"]);
     // a frame of the other one, which is as long
-    assert_eq!(interpreter.runs(&mut made, ID, &native(1)), Err(Untold::Frames));
-    assert_eq!(interpreter.runs(&mut made, ID, &native(3)), Err(Untold::Frames));
+    assert_eq!(interpreter.runs(&mut made, ID, &native(1)), Err(Unavailable::Frames));
+    assert_eq!(interpreter.runs(&mut made, ID, &native(3)), Err(Unavailable::Frames));
     // two states of the first one
     made.thread(STATE, ID, 0, THREAD, [176, 24], 0);
     made.word(THREAD, STATE);
     made.word(LATER + 8, 0);
     made.word(INTERPRETER + 8, STATE);
-    assert_eq!(interpreter.runs(&mut made, ID, &native(2)), Err(Untold::Thread));
+    assert_eq!(interpreter.runs(&mut made, ID, &native(2)), Err(Unavailable::Thread));
 }

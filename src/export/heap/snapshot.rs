@@ -14,7 +14,7 @@ use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
 
 /// The tools of Chrome 120 and later open so many in some minutes, and hardly more.
-const MOST_NODES: usize = 8_000_000;
+const MAX_NODES: usize = 8_000_000;
 /// So many different names of places in blocks; places further on are told by their number.
 const NAMED_PLACES: u64 = 4096;
 
@@ -26,7 +26,7 @@ const BEFORE: usize = 2;
 /// # Errors
 /// What `out` says.
 pub fn write(held: &Held, out: &mut dyn Write) -> io::Result<()> {
-    write_at_most(held, MOST_NODES, out)
+    write_at_most(held, MAX_NODES, out)
 }
 
 fn write_at_most(held: &Held, most: usize, out: &mut dyn Write) -> io::Result<()> {

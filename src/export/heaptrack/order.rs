@@ -12,10 +12,10 @@ use crate::profile::{Amount, Sample};
 pub(super) type Blocks = Amount;
 
 /// More blocks than this are not told one by one.
-const MOST: u128 = 1 << 26;
+const MAX_BLOCKS: u128 = 1 << 26;
 
 /// About how many are told then.
-const FEW: u128 = 1 << 20;
+const SAMPLED_BLOCKS: u128 = 1 << 20;
 
 /// The blocks of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +53,8 @@ impl Order {
         let all = |group: &Group| [group.throughout, group.peak_only, group.live_only, group.rest];
         let blocks: u128 = groups.iter().flat_map(all).map(|blocks| u128::from(blocks.objects)).sum();
         let mut joined = 1;
-        if blocks > MOST {
-            joined = u64::try_from(blocks / FEW).unwrap_or(u64::MAX);
+        if blocks > MAX_BLOCKS {
+            joined = u64::try_from(blocks / SAMPLED_BLOCKS).unwrap_or(u64::MAX);
             groups.iter_mut().for_each(|group| group.join(joined));
         }
         let sum = |of: fn(&Group) -> Blocks| groups.iter().map(of).fold(Blocks::default(), Blocks::plus).bytes;

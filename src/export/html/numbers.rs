@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So many amounts of single stacks at moments on the way are written about; of more some moments are left out.
-const MOST_ENTRIES: usize = 400_000;
+const MAX_ENTRIES: usize = 400_000;
 
 /// For each node what had been allocated there by some moment, and what was live.
 type Sums = BTreeMap<u32, (Amount, Amount)>;
@@ -125,7 +125,7 @@ impl Numbers {
     pub fn heaps(&mut self, view: &View<'_>, tree: &CallTree) {
         let heaps = &view.profile.course.heaps;
         let entries: usize = heaps.iter().map(|heap| heap.stacks.len()).sum();
-        let stride = entries.div_ceil(MOST_ENTRIES).max(1);
+        let stride = entries.div_ceil(MAX_ENTRIES).max(1);
         let mut moments: Vec<(u64, Sums)> = Vec::new();
         for heap in heaps.iter().step_by(stride) {
             let mut sums = Sums::new();

@@ -12,10 +12,10 @@ use std::path::Path;
 use std::time::SystemTime;
 
 /// So many lines with bytes are shown, those with most.
-const MOST_LINES: usize = 2_000;
+const MAX_LINES: usize = 2_000;
 
 /// So many files are looked for, those with most bytes: on a file system that answers late each may take long.
-const MOST_FILES: usize = 500;
+const MAX_FILES: usize = 500;
 
 /// So many lines before and behind one with bytes are shown, too.
 const AROUND: u32 = 2;
@@ -24,7 +24,7 @@ const AROUND: u32 = 2;
 const LONGEST: usize = 160;
 
 /// So much text is held in all, in bytes.
-const MOST_TEXT: usize = 192 << 10;
+const MAX_TEXT: usize = 192 << 10;
 
 /// What the page holds of sources.
 #[derive(Debug, Default, Serialize)]
@@ -105,14 +105,14 @@ pub(super) fn of(view: &View<'_>, table: &FrameTable<'_>, columns: &[Column]) ->
         };
         match is_here.get(file).copied() {
             Some(is_here) => is_here,
-            None if is_here.len() >= MOST_FILES => false,
+            None if is_here.len() >= MAX_FILES => false,
             None => {
                 let readers = readers.of(frame.module.as_deref().unwrap_or_default());
                 *is_here.entry(file).or_insert(opened(Path::new(file), readers).is_ok())
             }
         }
     });
-    lines.truncate(MOST_LINES);
+    lines.truncate(MAX_LINES);
     let files = texts(table, &lines, &mut readers);
     Source { lines, files }
 }
@@ -150,7 +150,7 @@ fn texts(table: &FrameTable<'_>, lines: &[Line], readers: &mut ModuleReaders) ->
         });
         numbers.extend(number.saturating_sub(AROUND).max(1)..=number.saturating_add(AROUND));
     }
-    let mut room = MOST_TEXT;
+    let mut room = MAX_TEXT;
     let mut built: FxHashMap<&str, Option<SystemTime>> = FxHashMap::default();
     let mut texts = Vec::new();
     for (file, frame) in order {

@@ -2,7 +2,7 @@
 
 use super::summary::summary_of;
 use super::*;
-use crate::profile::{Arena, Growth, Stranded};
+use crate::profile::{Arena, CrossThreadFreed, Growth};
 use serde_json::Value as Json;
 
 /// Three sites that could do with less.
@@ -29,7 +29,7 @@ pub(crate) fn wasteful() -> Profile {
         live_bytes: 4 << 20,
         free_bytes: 55 << 20,
     };
-    profile.stranded = vec![(third.stack, Stranded { blocks: 3900, arena })];
+    profile.stranded = vec![(third.stack, CrossThreadFreed { blocks: 3900, arena })];
     profile
 }
 

@@ -1,7 +1,7 @@
 //! The report of `check` as a user sees it.
 
 use super::*;
-use crate::check::verdict::{Circumstances, Policy, judge};
+use crate::check::verdict::{Completeness, Policy, judge};
 use crate::export::leaks::{CheckReportOptions, check_report};
 
 fn report_of(profile: &Profile, explain: Option<&str>, color: bool) -> String {
@@ -11,7 +11,7 @@ fn report_of(profile: &Profile, explain: Option<&str>, color: bool) -> String {
 
 /// The sample, judged.
 fn judged(mut profile: Profile) -> Profile {
-    judge(&mut profile, &Policy::default(), &Circumstances::default());
+    judge(&mut profile, &Policy::default(), &Completeness::default());
     profile
 }
 

@@ -1,7 +1,7 @@
 //! What CI systems read. xmllint is needed to run these tests.
 
 use super::*;
-use crate::check::verdict::{Circumstances, Policy, judge};
+use crate::check::verdict::{Completeness, Policy, judge};
 use crate::export::github::annotations;
 use crate::export::problems::{best_line, problems, source_line};
 use crate::export::view::View;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 /// The sample with a rule and a baseline, judged.
 fn judged(mut profile: Profile) -> Profile {
-    judge(&mut profile, &Policy::default(), &Circumstances::default());
+    judge(&mut profile, &Policy::default(), &Completeness::default());
     profile
 }
 
@@ -236,7 +236,7 @@ fn leaks_within_their_budget_fail_nowhere() {
     let mut profile = check_profile();
     profile.findings.clear();
     let limits = crate::check::verdict::Limits { max_leaked_bytes: Some(3200), ..Default::default() };
-    judge(&mut profile, &Policy { limits, ..Policy::default() }, &Circumstances::default());
+    judge(&mut profile, &Policy { limits, ..Policy::default() }, &Completeness::default());
     assert_eq!(profile.verdict.as_ref().map(|verdict| verdict.exit_status), Some(0));
     assert!(!exported_text(Format::JUnit, &profile).contains("<failure"));
     assert!(!annotations(&profile).contains("::error"));

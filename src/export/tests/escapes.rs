@@ -1,7 +1,7 @@
 //! Every character that does something where it is shown, at every sink.
 
 use super::*;
-use crate::check::verdict::{Circumstances, Policy, judge};
+use crate::check::verdict::{Completeness, Policy, judge};
 use crate::export::escape::is_active;
 use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LeakScope, LivingLeaksOptions, check_report, living_leaks};
@@ -53,7 +53,7 @@ fn hostile_profile() -> Profile {
     if let Some(leaks) = &mut profile.leaks {
         leaks.sites.iter_mut().filter_map(|site| site.path.as_mut()).for_each(|path| spoil(&mut path.root));
     }
-    judge(&mut profile, &Policy::default(), &Circumstances::default());
+    judge(&mut profile, &Policy::default(), &Completeness::default());
     if let Some(verdict) = &mut profile.verdict {
         verdict.reasons.push(bad.clone());
     }
@@ -125,7 +125,7 @@ fn xml_is_well_formed() {
 #[test]
 fn lines_are_as_many_as_with_plain_names() {
     let (mut plain, hostile) = (check_profile(), hostile_profile());
-    judge(&mut plain, &Policy::default(), &Circumstances::default());
+    judge(&mut plain, &Policy::default(), &Completeness::default());
     let count = |profile: &Profile| exported_text(Format::Folded, profile).lines().count();
     assert_eq!(count(&plain), count(&hostile));
     for line in exported_text(Format::Folded, &hostile).lines() {

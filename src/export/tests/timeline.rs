@@ -108,7 +108,7 @@ fn blocks_that_were_there_before_come_first() {
 #[test]
 fn a_profile_without_blocks_is_refused() {
     let mut profile = sample_profile();
-    profile.course = Course::default();
+    profile.course = HeapHistory::default();
     let refusal = |profile: &Profile| {
         write(Format::HeapTimeline, profile, &ExportOptions::default(), &mut Vec::new())
             .expect_err("refused")

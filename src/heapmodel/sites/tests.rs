@@ -57,7 +57,7 @@ fn sites_are_found_as_a_plain_map_finds_them() {
         assert_eq!(*map.entry(key).or_insert(id), id);
         assert!(sites.get(id).unwrap().is(&key) && id >= sites.inherited);
     }
-    assert!(map.len() > 2 * MOST_LATEST && sites.latest.len() == MOST_LATEST, "{}", map.len());
+    assert!(map.len() > 2 * MAX_LATEST && sites.latest.len() == MAX_LATEST, "{}", map.len());
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Which arenas blocks lay in that other threads freed.
 
 use super::*;
-use crate::figures::{Arena, Stranded};
+use crate::figures::{Arena, CrossThreadFreed};
 
 /// What lies between two multiples of this is of one arena.
 const SPAN: u64 = 64 << 20;
 
 fn told(events: &[EventKind]) -> Vec<(u32, u64, u64)> {
     let list = model(events).snapshot().stranded.into_iter();
-    list.map(|(stack, Stranded { blocks, arena })| (stack.0, arena.address, blocks)).collect()
+    list.map(|(stack, CrossThreadFreed { blocks, arena })| (stack.0, arena.address, blocks)).collect()
 }
 
 fn part(arena: u64, start: u64, bytes: u64) -> EventKind {
@@ -52,7 +52,7 @@ fn parts_of_an_arena_are_summed_up() {
     let stranded = model(&events).snapshot().stranded;
     let bytes = 3 * SPAN + 400;
     let arena = Arena { address: 7, is_main: true, system_bytes: bytes, live_bytes: bytes / 4, free_bytes: bytes / 2 };
-    assert_eq!(stranded, [(StackId(5), Stranded { blocks: 1, arena })]);
+    assert_eq!(stranded, [(StackId(5), CrossThreadFreed { blocks: 1, arena })]);
 }
 
 /// What a parent's threads did is not the child's affair.

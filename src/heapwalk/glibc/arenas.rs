@@ -9,9 +9,9 @@ use std::ops::Range;
 /// Words of `bins` in `struct malloc_state`: two for each of 127 bins.
 pub const BINS_WORDS: u64 = 254;
 /// So many of them may be no lists: a thread changes one at the moment, or the program has written over a chunk.
-const MOST_WRONG: usize = 8;
+const MAX_WRONG: usize = 8;
 /// So many bins are looked at that are not empty, of all that look like the last one.
-const MOST_READS: usize = 1 << 16;
+const MAX_READS: usize = 1 << 16;
 
 /// Members of `struct malloc_state`, from its `bins` on: `top` and `last_remainder` before, `binmap` (16 bytes), `next`, `next_free`,
 /// `attached_threads`, `system_mem`, `max_system_mem` behind.
@@ -28,7 +28,7 @@ const BINS_BEHIND_FAST: u64 = 112;
 pub(super) const FAST_BINS: u64 = 10;
 
 /// Arenas of a process: eight a processor unless the program wants more.
-const MOST_ARENAS: usize = 1 << 16;
+const MAX_ARENAS: usize = 1 << 16;
 
 /// Heaps of other arenas begin at multiples of this (`HEAP_MAX_SIZE`: twice the largest mmap threshold).
 const HEAP_ALIGNMENT: u64 = 64 << 20;
@@ -98,7 +98,7 @@ fn ring(bins: Addr, offset: u64, memory: &mut dyn ReadMemory) -> Option<Vec<Addr
     while at != main {
         let heap = Addr(at.0 / HEAP_ALIGNMENT * HEAP_ALIGNMENT);
         let is_arena = memory.read_u64(heap.add(HEAP_ARENA)) == Some(at.0);
-        if !is_arena || others.len() >= MOST_ARENAS {
+        if !is_arena || others.len() >= MAX_ARENAS {
             return None;
         }
         others.push(at);
@@ -150,7 +150,7 @@ pub fn bins_in(range: &Range<Addr>, memory: &mut dyn ReadMemory) -> Option<Addr>
     let words: Vec<u64> =
         bytes.chunks_exact(8).map(|word| word.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))).collect();
     let is_empty = |(pair, at): &(&[u64], u64)| pair.iter().all(|&word| word == at.wrapping_sub(16));
-    let mut reads = MOST_READS;
+    let mut reads = MAX_READS;
     let empty: Vec<u64> = words.windows(2).zip((base.0..).step_by(8)).filter(is_empty).map(|(_, at)| at).collect();
     // from the end on: an empty one before the last would make bins of what stands before them
     empty.iter().rev().filter_map(|last| last.checked_sub((BINS_WORDS - 2) * 8)).find_map(|first| {
@@ -159,7 +159,7 @@ pub fn bins_in(range: &Range<Addr>, memory: &mut dyn ReadMemory) -> Option<Addr>
         let mut wrong = 0;
         for (bin, head) in bins.chunks_exact(2).zip((first - 16..).step_by(16)) {
             wrong += usize::from(!is_bin(bin, head, &mut reads, memory));
-            if wrong > MOST_WRONG {
+            if wrong > MAX_WRONG {
                 return None;
             }
         }

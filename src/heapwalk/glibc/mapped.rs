@@ -17,12 +17,12 @@ const NOT_USED: i8 = 8;
 /// What memalign(3) may have been asked for, as powers of two: of a smaller alignment each block is.
 const ALIGNMENTS: std::ops::RangeInclusive<u32> = 5..=40;
 /// Pages of mappings that are somebody else's are passed over so often to find what lies behind them.
-const MOST_PASSED: usize = 1 << 16;
+const MAX_PASSED: usize = 1 << 16;
 
 /// Adds those in anonymous mappings: the kernel makes one mapping of neighbours, the program's own among them. Ends once as much is found as there is.
 pub(super) fn find(walk: &mut Walk, mappings: &[Mapping], parameters: Option<&Parameters>, window: &mut Window<'_>) {
     let mut left = parameters.map_or(u64::MAX, |parameters| parameters.mapped_bytes);
-    let mut passes = MOST_PASSED;
+    let mut passes = MAX_PASSED;
     let mut taken: Vec<_> = walk.regions.iter().map(|region| region.books.start..region.range.end).collect();
     taken.sort_unstable_by_key(|range| range.start);
     for mapping in mappings.iter().filter(|mapping| mapping.kind == Kind::Anonymous && mapping.perms.write) {

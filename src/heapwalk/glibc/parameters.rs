@@ -14,7 +14,7 @@ pub(super) struct Parameters {
 }
 
 /// `n_mmaps_max`, unless the program has changed it (`DEFAULT_MMAP_MAX`).
-const MOST_MAPPED: u32 = 65536;
+const MAX_MAPPED: u32 = 65536;
 const PAGE: u64 = 4096;
 
 /// Looks for it in the data that holds the main arena: four numbers of 32 bits (`n_mmaps`, `n_mmaps_max`, `max_n_mmaps`, `no_dyn_threshold`), then, aligned, `mmapped_mem`,
@@ -28,7 +28,7 @@ pub(super) fn find(data: &Range<Addr>, heap: Option<&Range<Addr>>, memory: &mut 
     let word = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk::<8>()?));
     (0..bytes.len()).step_by(4).find_map(|at| {
         let (now, most, at_most, fixed) = (half(at)?, half(at + 4)?, half(at + 8)?, half(at + 12)?);
-        if most != MOST_MAPPED || now > at_most || at_most > most || fixed > 1 {
+        if most != MAX_MAPPED || now > at_most || at_most > most || fixed > 1 {
             return None;
         }
         let behind = usize::try_from((data.start.0 + at as u64 + 16).next_multiple_of(8) - data.start.0).ok()?;

@@ -17,7 +17,7 @@ const FARTHEST: u64 = 1 << 12;
 /// A leaf of the tree lies so near to the beginning of its block.
 const NEAR: u64 = 32;
 /// So many blocks are looked at.
-const MOST_BLOCKS: usize = 1 << 20;
+const MAX_BLOCKS: usize = 1 << 20;
 
 /// Such blocks, apart from each other, by where they begin: each with its end.
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ pub(super) fn find(inside: impl Iterator<Item = Addr>, mappings: &[Mapping], mem
         let Some(mapping) = mappings.iter().find(|mapping| mapping.contains(Addr(place))) else { continue };
         let lowest = mapping.start.0.max(place.saturating_sub(FARTHEST * BLOCK));
         let mut begin = place;
-        while begin >= lowest && tried.insert(begin) && tried.len() < MOST_BLOCKS {
+        while begin >= lowest && tried.insert(begin) && tried.len() < MAX_BLOCKS {
             if let Some((end, next)) = block_at(begin, memory) {
                 if end.0 > place {
                     blocks.add(Addr(begin)..end);
@@ -87,7 +87,7 @@ pub(super) fn find(inside: impl Iterator<Item = Addr>, mappings: &[Mapping], mem
 
 /// Adds the blocks of a list.
 fn follow(mut next: u64, blocks: &mut Blocks, memory: &mut dyn ReadMemory) {
-    while next != 0 && blocks.0.len() < MOST_BLOCKS {
+    while next != 0 && blocks.0.len() < MAX_BLOCKS {
         let Some((end, after)) = block_at(next, memory) else { break };
         if !blocks.add(Addr(next)..end) {
             break;

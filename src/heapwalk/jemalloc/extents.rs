@@ -21,7 +21,7 @@ const FREE: u64 = (1 << 10) - 1;
 /// Where the bits of its regions may begin (`e_slab_data`): first where they do as a rule.
 const REGIONS: [u64; 12] = [64, 24, 32, 40, 48, 56, 72, 80, 88, 96, 104, 112];
 /// A slab has so many regions at most (`SC_SLAB_MAXREGS`).
-pub(super) const MOST_REGIONS: u64 = 512;
+pub(super) const MAX_REGIONS: u64 = 512;
 /// The layout is found by so many slabs.
 const SAMPLE: usize = 4096;
 /// There are so many size classes (`SC_NSIZES`): an extent in no use has this number.
@@ -174,7 +174,7 @@ struct Told {
 }
 
 /// The words of a structure, with those of the bits of most regions.
-const WORDS: usize = (112 + MOST_REGIONS / 8) as usize / 8;
+const WORDS: usize = (112 + MAX_REGIONS / 8) as usize / 8;
 
 impl Told {
     /// The word at this place of the structure.
@@ -200,7 +200,7 @@ fn told(structure: Addr, window: &mut Window<'_>) -> Option<Told> {
 /// How many regions of a class a slab has.
 fn regions_of(class: u64, size: u64) -> Option<u64> {
     let regions = size / size_of(class);
-    (class < SMALL_CLASSES && (1..=MOST_REGIONS).contains(&regions)).then_some(regions)
+    (class < SMALL_CLASSES && (1..=MAX_REGIONS).contains(&regions)).then_some(regions)
 }
 
 /// Reads the extents to which the tree leads. None if they are not jemalloc's: no slab is as it says itself.

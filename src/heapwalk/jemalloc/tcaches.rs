@@ -17,15 +17,15 @@ use std::ops::Range;
 /// A ring begins so near to the beginning of its arena.
 const ARENA: u64 = 64 << 10;
 /// So many arenas are looked through (`MALLOCX_ARENA_LIMIT`), and what else the module's data leads to.
-const MOST_ARENAS: usize = 1 << 14;
+const MAX_ARENAS: usize = 1 << 14;
 /// So many caches are in a ring at most.
-const MOST_CACHES: usize = 1 << 17;
+const MAX_CACHES: usize = 1 << 17;
 /// The size of a bin (`cache_bin_t`).
 const BIN: usize = 24;
 /// So many bins are there at most: blocks of up to 8 MiB.
-const MOST_BINS: usize = 80;
+const MAX_BINS: usize = 80;
 /// So many bins at least have room, or what was taken for them is something else.
-const LEAST_BINS: usize = 4;
+const MIN_BINS: usize = 4;
 /// A stack is never larger, in bytes.
 const LARGEST_STACK: u64 = 1 << 16;
 
@@ -70,7 +70,7 @@ impl Layout {
 
     /// The stacks of the bins to which a link leads. None if they are none.
     fn stacks(self, link: &[u8], memory: &mut dyn ReadMemory) -> Option<Vec<Stack>> {
-        let mut bytes = vec![0; BIN * MOST_BINS];
+        let mut bytes = vec![0; BIN * MAX_BINS];
         let mut read = |at: u64| {
             let count = if at.is_multiple_of(8) { memory.read(Addr(at), &mut bytes) } else { 0 };
             bytes.get(..count).unwrap_or(&[]).to_vec()
@@ -89,7 +89,7 @@ impl Layout {
                 stacks
             }
         };
-        (stacks.len() >= LEAST_BINS).then_some(stacks)
+        (stacks.len() >= MIN_BINS).then_some(stacks)
     }
 }
 
@@ -146,7 +146,7 @@ pub(super) fn find(
             if word.is_multiple_of(CACHE_LINE) && blocks.holding(Addr(word)).is_some() {
                 places.insert(Addr(word));
             }
-            places.len() < MOST_ARENAS
+            places.len() < MAX_ARENAS
         });
     }
     places.into_iter().filter_map(|at| arena_at(at, blocks, mappings, memory)).collect()
@@ -191,7 +191,7 @@ fn ring(head: Addr, layout: Layout, arena: Addr, memory: &mut dyn ReadMemory) ->
     let mut seen: FxHashSet<Addr> = FxHashSet::default();
     let mut caches = Vec::new();
     let mut at = head;
-    while seen.len() < MOST_CACHES && seen.insert(at) {
+    while seen.len() < MAX_CACHES && seen.insert(at) {
         let Some((link, next)) = is_link(at, layout, arena, memory) else { break };
         caches.extend(layout.stacks(&link, memory));
         at = next;

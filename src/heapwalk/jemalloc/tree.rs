@@ -25,9 +25,9 @@ const SAMPLE: usize = 32;
 /// What has so many entries that lead to no extent is none.
 const LEAST: usize = 4;
 /// So many leaves are tried in a module's data.
-const MOST_TRIED: usize = 1 << 14;
+const MAX_TRIED: usize = 1 << 14;
 /// More entries are not read.
-pub(super) const MOST_ENTRIES: usize = 1 << 25;
+pub(super) const MAX_ENTRIES: usize = 1 << 25;
 
 /// What a leaf says of a page, and of those behind that are the same extent's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +77,7 @@ pub(super) fn find(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option
                 });
                 root = number.and_then(|number| root_at(at, number, &data));
             }
-            root.is_none() && tried < MOST_TRIED
+            root.is_none() && tried < MAX_TRIED
         });
         read(root?, data, sources.mappings, memory)
     })
@@ -171,7 +171,7 @@ fn read(root: Range<Addr>, data: Range<Addr>, mappings: &[Mapping], memory: &mut
             if !entry.extent.is_null() && entries.last().is_none_or(|last| last.extent != entry.extent) {
                 entries.push(entry);
             }
-            entries.len() < MOST_ENTRIES
+            entries.len() < MAX_ENTRIES
         });
     }
     (!tree.entries.is_empty()).then_some(tree)

@@ -9,7 +9,7 @@ use crate::maps::Mapping;
 use std::cmp::Reverse;
 
 /// So many mappings may a group lie in: the program can change a part of one.
-const MOST_PARTS: usize = 8;
+const MAX_PARTS: usize = 8;
 
 /// A group.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ fn is_mapped(entry: &Entry, mappings: &[Mapping]) -> bool {
     let range = entry.range();
     let next = mappings.partition_point(|mapping| mapping.end <= range.start);
     let mut at = range.start;
-    for mapping in mappings.iter().skip(next).take(MOST_PARTS) {
+    for mapping in mappings.iter().skip(next).take(MAX_PARTS) {
         if mapping.start > at || !mapping.perms.read {
             return false;
         }

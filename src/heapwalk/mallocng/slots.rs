@@ -14,7 +14,7 @@ const NUMBER: u8 = 31;
 /// What the upper bits are of a slot that holds a group.
 const HOLDS_GROUP: u8 = 6;
 /// So much is told there; more is told in the last four bytes of the slot.
-const MOST_TOLD: u64 = 5;
+const MAX_TOLD: u64 = 5;
 /// How far a block may be behind its slot's beginning is told but for multiples of this.
 const UNITS_TOLD: u64 = 1 << 16;
 
@@ -106,14 +106,14 @@ fn block(group: &Group, number: u8, at: Addr, window: &mut Window<'_>) -> Option
         return None;
     }
     let mut unused = u64::from(mark >> 5);
-    if unused > MOST_TOLD {
+    if unused > MAX_TOLD {
         return None;
     }
-    if unused == MOST_TOLD {
+    if unused == MAX_TOLD {
         unused = window.lone_word(end.sub(HEADER))? & u64::from(u32::MAX);
     }
     let room = end.0 - at.0;
-    (unused <= room && (unused < MOST_TOLD || mark >> 5 == MOST_TOLD as u8)).then(|| Content::Block(at, room - unused))
+    (unused <= room && (unused < MAX_TOLD || mark >> 5 == MAX_TOLD as u8)).then(|| Content::Block(at, room - unused))
 }
 
 /// The eight bytes before a block.

@@ -14,7 +14,7 @@ const LAYOUTS: [(usize, usize); 2] = [(8, 56), (16, 64)];
 /// So many bytes of it are looked at.
 const CONTEXT: usize = 80;
 /// So much of a module's data is searched.
-const MOST_DATA: u64 = 256 << 20;
+const MAX_DATA: u64 = 256 << 20;
 /// Read at once.
 const PIECE: u64 = 1 << 20;
 
@@ -23,9 +23,9 @@ const NEXT: usize = 8;
 const COUNT: usize = 16;
 const ENTRIES: usize = 24;
 const ENTRY: usize = 40;
-const MOST_ENTRIES: u64 = (PAGE - ENTRIES as u64) / ENTRY as u64;
+const MAX_ENTRIES: u64 = (PAGE - ENTRIES as u64) / ENTRY as u64;
 /// More tables are not read: each tells of 101 groups.
-const MOST_TABLES: usize = 1 << 16;
+const MAX_TABLES: usize = 1 << 16;
 
 /// Slots' sizes in units, by class (`size_classes`); the last class is that of blocks with mappings of their own.
 const CLASSES: [u64; 48] = [
@@ -120,7 +120,7 @@ pub(super) fn find(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option
     };
     for data in sources.data {
         let whole = data.start..behind(data).map_or(data.end, |more| more.end);
-        let whole = whole.start..whole.end.min(whole.start.add(MOST_DATA));
+        let whole = whole.start..whole.end.min(whole.start.add(MAX_DATA));
         for part in memory.touched(whole) {
             let mut at = Addr(part.start.0.next_multiple_of(8));
             while at < part.end {
@@ -152,7 +152,7 @@ fn context_in(at: Addr, bytes: &[u8], memory: &mut dyn ReadMemory) -> Option<Con
             let mut begins = |table: u64| {
                 let count = memory.read_u64(Addr(table).add(COUNT as u64));
                 memory.read_u64(Addr(table)) == Some(secret)
-                    && count.is_some_and(|count| count & u64::from(u32::MAX) == MOST_ENTRIES)
+                    && count.is_some_and(|count| count & u64::from(u32::MAX) == MAX_ENTRIES)
             };
             (begins(first) && begins(last)).then_some(Context { at: at.add(offset as u64), secret, first: Addr(first) })
         })
@@ -169,7 +169,7 @@ pub(super) fn read(context: &Context, findings: &mut Vec<Finding>, memory: &mut 
         let is_table = at.0.is_multiple_of(PAGE)
             && memory.read(at, &mut bytes) == bytes.len()
             && word(&bytes, 0) == Some(context.secret);
-        if !is_table || !seen.insert(at) || seen.len() > MOST_TABLES {
+        if !is_table || !seen.insert(at) || seen.len() > MAX_TABLES {
             note(findings, Finding { at, what: Fault::Table, before: None });
             break;
         }

@@ -1,7 +1,7 @@
 //! Pages and the blocks in them.
 
 use super::super::{Fault, Finding, State, Walk};
-use super::MOST_CHUNKS;
+use super::MAX_CHUNKS;
 use super::blocks::{Blocks, chunk};
 use super::segments::{Page, Segment, Span};
 use crate::addr::Addr;
@@ -74,7 +74,7 @@ pub(super) fn add(
                 let start = rule.start(page);
                 let room = page.end().0.saturating_sub(start.0);
                 let blocks = page.capacity.checked_mul(page.block_size).filter(|blocks| *blocks <= room);
-                let Some(blocks) = blocks.filter(|_| page.is_possible() && walk.chunks.len() < MOST_CHUNKS) else {
+                let Some(blocks) = blocks.filter(|_| page.is_possible() && walk.chunks.len() < MAX_CHUNKS) else {
                     walk.findings.push(Finding { at: page.at, what: Fault::Entry, before: None });
                     broken_at = broken_at.or(Some(page.at));
                     continue;

@@ -8,7 +8,7 @@ use crate::memory::ReadMemory;
 use std::collections::BTreeSet;
 
 /// The table of slices has so many at most; what lies behind belongs to the last page (`MI_SLICES_PER_SEGMENT`).
-const MOST_SLICES: u64 = SEGMENT / SLICE;
+const MAX_SLICES: u64 = SEGMENT / SLICE;
 /// Members of a segment, by how far they stand before the table of slices: `used`, `cookie`, `segment_slices`, `segment_info_slices`, `kind`, `slice_entries`, `thread_id`.
 const USED: usize = 56;
 const COOKIE: usize = 48;
@@ -20,9 +20,9 @@ const THREAD: usize = 8;
 /// Where the table may begin.
 const TABLE: std::ops::RangeInclusive<usize> = 64..=1024;
 /// A segment begins with so many slices of its own at most.
-const MOST_INFO: u64 = 4;
+const MAX_INFO: u64 = 4;
 /// So many places are looked at, 32 MiB from each other.
-const MOST_PLACES: usize = 1 << 18;
+const MAX_PLACES: usize = 1 << 18;
 /// So much of a thread's heap is looked through.
 const HEAP: usize = 4096;
 
@@ -147,7 +147,7 @@ pub(super) fn find(
             let first = mapping.start.0.checked_next_multiple_of(SEGMENT).unwrap_or(u64::MAX);
             (first..mapping.end.0.saturating_sub(SLICE - 1)).step_by(SEGMENT as usize)
         })
-        .take(MOST_PLACES);
+        .take(MAX_PLACES);
     let mut read = |at: u64| {
         let head = Addr(at)..Addr(at).add(4096);
         let is_touched = memory.touched(head).iter().any(|part| part.start.0 <= at);
@@ -216,11 +216,11 @@ fn segment_in(at: Addr, bytes: &[u8], (table, layout, key): (usize, Layout, u64)
     let cookie = of(COOKIE)?;
     let is_possible = cookie ^ at.0 == key
         && cookie != 0
-        && (1..=MOST_INFO).contains(&info)
+        && (1..=MAX_INFO).contains(&info)
         && (info + 1..1 << 32).contains(&slices)
-        && entries == slices.min(MOST_SLICES)
+        && entries == slices.min(MAX_SLICES)
         && used < entries
-        && (kind == 0 && slices == MOST_SLICES || kind == 1)
+        && (kind == 0 && slices == MAX_SLICES || kind == 1)
         && at.0.checked_add(slices * SLICE).is_some();
     if !is_possible {
         return None;

@@ -16,9 +16,9 @@ const SUBPROC: usize = 16;
 /// So much of the structure that knows all arenas is looked through.
 const ALL: usize = 4096;
 /// So many such structures are looked through, those that most arenas lead to: a process has one, or a few.
-const MOST_ALL: usize = 16;
+const MAX_ALL: usize = 16;
 /// So many arenas are looked at, those that most pages tell of: mimalloc knows 160 at a time.
-const MOST_ARENAS: usize = 1 << 12;
+const MAX_ARENAS: usize = 1 << 12;
 
 /// An arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ pub(super) fn find(pages: &mut [Page], sources: &Sources<'_>, memory: &mut dyn R
     let mut areas: BTreeMap<Addr, Area> = BTreeMap::new();
     let mut all: BTreeMap<(u64, usize), u64> = BTreeMap::new();
     let reached = reached.into_iter().map(|(at, (slices, told))| ((at, slices), told));
-    for (at, slices) in most(reached, MOST_ARENAS) {
+    for (at, slices) in most(reached, MAX_ARENAS) {
         let bytes = head(at, memory);
         let found = (0..HEAD).step_by(8).find_map(|member| Some((member, area(at, &bytes, member, slices, sources)?)));
         if let Some((member, area)) = found {
@@ -66,7 +66,7 @@ pub(super) fn find(pages: &mut [Page], sources: &Sources<'_>, memory: &mut dyn R
     }
     // such as no page lies in at the moment
     let mut list = [0; ALL];
-    for (known, member) in most(all.into_iter(), MOST_ALL) {
+    for (known, member) in most(all.into_iter(), MAX_ALL) {
         let count = memory.read(Addr(known), &mut list);
         for place in list.get(..count).unwrap_or(&[]).chunks_exact(8).filter_map(|place| word(place, 0)) {
             let at = Addr(place);

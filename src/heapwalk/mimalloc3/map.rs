@@ -20,15 +20,15 @@ const ROOTS: Range<u64> = KERNEL_PAGE..(4 << 20) + 1;
 /// The user's part of the address space.
 const ADDRESSES: Range<u64> = KERNEL_PAGE..1 << 47;
 /// So much of a module's data is looked through.
-const MOST_DATA: u64 = 64 << 20;
+const MAX_DATA: u64 = 64 << 20;
 /// So many words are taken for a map's address, and tried.
-const MOST_TRIED: usize = 1 << 14;
+const MAX_TRIED: usize = 1 << 14;
 /// A map is judged by so many pages.
 const SAMPLE: usize = 64;
 /// A map of so many pages is judged before all of it is read: most of what is tried is none.
 const EARLY: usize = 1 << 12;
 /// More pages are not read. They have 64 KiB at least.
-const MOST_PAGES: usize = 1 << 22;
+const MAX_PAGES: usize = 1 << 22;
 /// So many words are looked at until a map is found and read: whatever a process has in its memory, that comes to an end.
 pub(super) const BUDGET: u64 = 1 << 25;
 /// So many bytes that are read count as a word that is looked at.
@@ -78,7 +78,7 @@ pub(super) fn find(sources: &Sources<'_>, budget: u64, memory: &mut dyn ReadMemo
             return None;
         }
         last = end_of_data(data, sources.mappings);
-        let data = data.start..last.min(data.start.add(MOST_DATA));
+        let data = data.start..last.min(data.start.add(MAX_DATA));
         let mut found = None;
         let mut tried = 0;
         words_in(&data, memory, &mut |_, word, memory| {
@@ -88,7 +88,7 @@ pub(super) fn find(sources: &Sources<'_>, budget: u64, memory: &mut dyn ReadMemo
                 tried += 1;
                 found = map_at(word, sources.mappings, &mut budget, memory);
             }
-            found.is_none() && tried < MOST_TRIED && !budget.is_spent()
+            found.is_none() && tried < MAX_TRIED && !budget.is_spent()
         });
         found
     })
@@ -132,7 +132,7 @@ fn map_at(at: u64, mappings: &[Mapping], budget: &mut Budget, memory: &mut dyn R
     let mut pages: Vec<(Addr, Addr)> = Vec::new();
     let mut is_judged = false;
     for (number, part) in parts {
-        if budget.is_spent() || pages.len() >= MOST_PAGES {
+        if budget.is_spent() || pages.len() >= MAX_PAGES {
             break;
         }
         budget.take_bytes(PART);
@@ -141,7 +141,7 @@ fn map_at(at: u64, mappings: &[Mapping], budget: &mut Budget, memory: &mut dyn R
             if known.insert(Addr(word)) {
                 pages.push((Addr(word), slice));
             }
-            budget.take_word() && pages.len() < MOST_PAGES
+            budget.take_word() && pages.len() < MAX_PAGES
         });
         if !is_judged && pages.len() >= EARLY {
             judge(&pages, memory)?;
@@ -149,7 +149,7 @@ fn map_at(at: u64, mappings: &[Mapping], budget: &mut Budget, memory: &mut dyn R
         }
     }
     let layout = judge(&pages, memory)?;
-    let is_cut = budget.is_spent() || pages.len() >= MOST_PAGES;
+    let is_cut = budget.is_spent() || pages.len() >= MAX_PAGES;
     Some(Map { layout, pages, at: Addr(at), is_cut })
 }
 

@@ -268,11 +268,11 @@ fn a_map_that_is_not_read_to_its_end_is_told() {
 #[test]
 fn findings_are_kept_as_long_as_they_are_not_too_many() {
     let mut findings = Vec::new();
-    for at in 0..MOST_FINDINGS as u64 + 2 {
+    for at in 0..MAX_FINDINGS as u64 + 2 {
         note(&mut findings, Finding { at: Addr(at), what: Fault::Entry, before: None });
     }
-    assert_eq!(findings.len(), MOST_FINDINGS);
-    assert_eq!(findings.last().map(|finding| finding.at.0), Some(MOST_FINDINGS as u64 - 1));
+    assert_eq!(findings.len(), MAX_FINDINGS);
+    assert_eq!(findings.last().map(|finding| finding.at.0), Some(MAX_FINDINGS as u64 - 1));
 }
 
 proptest! {

@@ -12,7 +12,7 @@ use crate::profile::leaks::{
     BaselineStatus, Budget, Doubt, Doubted, Doubts, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, Suppression,
     Verdict, VerdictKind,
 };
-use crate::profile::{Amount, Arena, Finding, FindingKind, Stranded};
+use crate::profile::{Amount, Arena, CrossThreadFreed, Finding, FindingKind};
 use crate::unwinder::Quality;
 use rustc_hash::FxHashMap;
 
@@ -85,10 +85,10 @@ fn proof(kind: &str, figures: &AdviceFigures) -> Result<Option<Proof>, Trouble> 
     }))
 }
 
-fn stranded(of: &AdviceArena) -> Result<Stranded, Trouble> {
+fn stranded(of: &AdviceArena) -> Result<CrossThreadFreed, Trouble> {
     let &AdviceArena { blocks, main: is_main, system_bytes, live_bytes, free_bytes, .. } = of;
     let address = hex(&of.address)?;
-    Ok(Stranded { blocks, arena: Arena { address, is_main, system_bytes, live_bytes, free_bytes } })
+    Ok(CrossThreadFreed { blocks, arena: Arena { address, is_main, system_bytes, live_bytes, free_bytes } })
 }
 
 /// The errors among the findings.

@@ -7,7 +7,7 @@ use crate::memory::{ReadMemory, word};
 use std::ops::Range;
 
 /// So much of a stack is looked through, from the stack pointer on.
-const MOST: u64 = 1 << 20;
+const MAX_STACK_BYTES: u64 = 1 << 20;
 
 /// So much at once.
 const PIECE: usize = 16 << 10;
@@ -34,7 +34,7 @@ const RESTORERS: [&[u8]; 2] =
 const USER_CS: u64 = 0x33;
 
 /// The flags of `uc_flags` that there are.
-const MOST_FLAGS: u64 = 7;
+const MAX_FLAGS: u64 = 7;
 
 /// The floating-point state lies behind the frame, and no further than this: it has at most some 11 KiB (AMX).
 const FARTHEST_STATE: u64 = 64 << 10;
@@ -45,7 +45,7 @@ const DISABLED: u64 = 2;
 /// Where the signal stack of a thread lies (None in it: there is none) by the innermost frame of a handler in `stack`,
 /// what is in use of the thread's stack. None: it runs no handler.
 pub(super) fn registered_stack(stack: Range<Addr>, memory: &mut dyn ReadMemory) -> Option<Option<Range<Addr>>> {
-    let end = stack.end.0.min(stack.start.0.saturating_add(MOST));
+    let end = stack.end.0.min(stack.start.0.saturating_add(MAX_STACK_BYTES));
     // the kernel aligns frames so that their second word begins at a multiple of sixteen bytes
     let mut at = (stack.start.0 & !15).saturating_add(8);
     if at < stack.start.0 {
@@ -77,7 +77,7 @@ pub(super) fn registered_stack(stack: Range<Addr>, memory: &mut dyn ReadMemory) 
 /// back to a place on the same stack, or the frame is on the signal stack that it names.
 fn is_frame(head: &[u8], at: Addr, stack: &Range<Addr>) -> bool {
     let part = |offset| word(head, offset).unwrap_or(0);
-    let is_context = part(CS) & 0xffff == USER_CS && part(UC_FLAGS) <= MOST_FLAGS && part(UC_LINK) == 0;
+    let is_context = part(CS) & 0xffff == USER_CS && part(UC_FLAGS) <= MAX_FLAGS && part(UC_LINK) == 0;
     let state = part(FPSTATE);
     let has_state = state == 0 || state > at.0 && state - at.0 < FARTHEST_STATE;
     let is_on_it = part(SS_SP) <= at.0 && at.0 < part(SS_SP).saturating_add(part(SS_SIZE));

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 /// So many instructions of code outside of a function are looked at, at most: of a part of it that lies elsewhere, or
 /// of a function that it ends in.
-const MOST_ELSEWHERE: usize = 1024;
+const MAX_ELSEWHERE: usize = 1024;
 
 /// So much code is read at once there, in bytes.
 const PIECE: usize = 256;
@@ -113,12 +113,12 @@ impl Flow {
             for one in Decoder::with_ip(64, piece.get(..n).unwrap_or_default(), start, DecoderOptions::NONE) {
                 if one.is_invalid() {
                     // cut off by the piece's end
-                    if one.ip() > start && known.len() < MOST_ELSEWHERE {
+                    if one.ip() > start && known.len() < MAX_ELSEWHERE {
                         wanted.push(one.ip());
                     }
                     break;
                 }
-                if known.len() >= MOST_ELSEWHERE || known.contains_key(&one.ip()) {
+                if known.len() >= MAX_ELSEWHERE || known.contains_key(&one.ip()) {
                     break;
                 }
                 known.insert(one.ip(), one);

@@ -7,7 +7,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use std::collections::BTreeSet;
 
 /// So many places outside of a function that it branches to are looked at, at most.
-const MOST_PARTS: usize = 32;
+const MAX_PARTS: usize = 32;
 
 /// Whether `code`, a whole function at `at`, may branch to its own first instruction, by a direct branch in it or in
 /// code that it branches to: a part that the compiler has put elsewhere (`NAME.cold`). A call of itself is none.
@@ -21,7 +21,7 @@ pub fn loops_to_entry(code: &[u8], at: Addr, part: &mut dyn FnMut(Addr) -> Optio
         return true;
     }
     let mut seen = BTreeSet::new();
-    own.into_iter().filter(|target| !body.contains(target)).take(MOST_PARTS).any(|target| {
+    own.into_iter().filter(|target| !body.contains(target)).take(MAX_PARTS).any(|target| {
         let Some((start, code)) = part(Addr(target)) else { return false };
         seen.insert(start) && branches(&code, start).contains(&at.0)
     })

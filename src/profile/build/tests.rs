@@ -143,7 +143,7 @@ fn run_with(
         sample_interval: 0,
     };
     let input = BuildInput {
-        course: Course::default(),
+        course: HeapHistory::default(),
         meta,
         anomalies: Anomalies { lost: 2, double_frees: 3, ..Anomalies::default() },
         cost: Cost::default(),

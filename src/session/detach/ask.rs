@@ -2,7 +2,7 @@
 
 use crate::patches::PcLocation;
 use crate::session::process::Process;
-use crate::session::signalstate::NobodyLeft;
+use crate::session::signalstate::NoThreadAvailable;
 use crate::session::stops::Stops;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::status::SIGTRAP;
@@ -96,7 +96,7 @@ impl Process {
         let tid = match self.choose_who_uninstalls(&asked.tried) {
             Ok(Some(tid)) => tid,
             Ok(None) => return true,
-            Err(NobodyLeft) => return false,
+            Err(NoThreadAvailable) => return false,
         };
         asked.tried.insert(tid);
         asked.uninstalling.insert(self.pid, tid);
@@ -115,7 +115,7 @@ impl Process {
                 continue;
             }
             match chosen {
-                Err(NobodyLeft) => {}
+                Err(NoThreadAvailable) => {}
                 Ok(None) => waiting = true,
                 Ok(Some(tid)) => {
                     waiting = true;

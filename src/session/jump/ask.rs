@@ -10,7 +10,7 @@ use crate::breakpoints::{Breakpoint, Engine, Probe};
 use crate::calls::{Entry, Recorded, Returned};
 use crate::event::Call;
 use crate::jump::frames::{self, Frame};
-use crate::jump::layout::{COUNTED, FLAG_BEGAN, FRAME_SLOT, Kind, Nested, Way};
+use crate::jump::layout::{COUNTED, FLAG_BEGAN, FRAME_SLOT, Kind, Nested, StubKind};
 use crate::jump::merge::RecordedStack;
 use crate::jump::stub::Stub;
 use crate::jump::undo::Undone;
@@ -89,7 +89,7 @@ impl Process {
         at_entry.0.rip = stub.entry.0.wrapping_add(1);
         let outer = self.hand_over(tid, thread, &at_entry)?;
         self.prepare_cell(tid, raw.0.fs_base, entered);
-        if stub.way == Way::Free && !self.settings.free_stacks {
+        if stub.way == StubKind::Free && !self.settings.free_stacks {
             self.publish_caller(entered);
         }
         let Some(breakpoint) = self.space.breakpoints.get(stub.entry).copied() else {
@@ -97,7 +97,7 @@ impl Process {
             return Ok(Action::Resume(0));
         };
         self.pass_on_told(tid, stub, entered);
-        if stub.way == Way::Free
+        if stub.way == StubKind::Free
             && !stub.is_told()
             && self.was_recorded_before_passed_on(tid, stub, entered)
             && let Some(task) = self.tasks.get_mut(tid)
@@ -109,7 +109,7 @@ impl Process {
         let hit = &Hit { tid, thread, raw: &at_entry, at: stub.entry, breakpoint: &breakpoint };
         let action = self.on_hit(hit, stops);
         if let Some(outer) = outer
-            && stub.way != Way::Guard
+            && stub.way != StubKind::Guard
             && let JumpState::On(jump) = &mut self.jump
         {
             let is_own = self.observer.calls_seen() != before;
@@ -127,7 +127,7 @@ impl Process {
         let Some(jump) = self.jump.on_mut() else { return };
         let Some(owner) = jump.cell_of(tid).and_then(|cell| jump.owner_mut(cell)) else { return };
         let (task, told) = (owner.task, owner.told.take());
-        if let Some(told) = told.filter(|told| stub.way == Way::Free && told.block.0 == block) {
+        if let Some(told) = told.filter(|told| stub.way == StubKind::Free && told.block.0 == block) {
             self.observer.tell_of_block(task, told, entered.sp());
         }
     }

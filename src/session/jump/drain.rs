@@ -15,7 +15,7 @@ use crate::session::tasks::{Role, Task};
 use std::time::{Duration, Instant};
 
 /// How long it is waited for a record whose thread has taken its number.
-const PATIENCE: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_millis(2);
 
 const RING_DAMAGED: &str = "the program has written to memory that belongs to heaptrace: calls of a thread are missing";
 
@@ -95,7 +95,7 @@ impl Process {
             }
             if ended == Next::Waits && taken == 0 {
                 let now = Instant::now();
-                if now > *deadline.get_or_insert(now + PATIENCE) {
+                if now > *deadline.get_or_insert(now + TIMEOUT) {
                     jump.merge.skip();
                     deadline = None;
                 }

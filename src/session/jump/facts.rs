@@ -34,7 +34,7 @@ pub(super) struct KnownFacts {
 
 /// The number of slots at first, and at most (256 KiB). Powers of two.
 const FIRST_LATEST: usize = 1 << 8;
-const MOST_LATEST: usize = 1 << 14;
+const MAX_LATEST: usize = 1 << 14;
 
 /// There are to be more slots when facts were noted so many times for each of them, on average.
 const MANY_TIMES: usize = 8;
@@ -62,7 +62,7 @@ impl KnownFacts {
         let key = key(function, stack);
         self.noted += 1;
         let slots = self.latest.len();
-        if slots < MOST_LATEST && self.noted > MANY_TIMES * slots {
+        if slots < MAX_LATEST && self.noted > MANY_TIMES * slots {
             self.noted = 0;
             self.latest = vec![None; slots * 4];
         }

@@ -62,10 +62,10 @@ pub(super) enum Copied {
 const FEW_CALLS: u32 = 16;
 
 /// What concerns fewer calls is not told, whatever their share.
-const LEAST_CALLS: u64 = 1000;
+const MIN_CALLS: u64 = 1000;
 
 /// Nor what concerns less than one of so many.
-const SHARE: u64 = 100;
+const MIN_PART_DIVISOR: u64 = 100;
 
 /// So many functions are named for a cause.
 const NAMED: usize = 5;
@@ -135,7 +135,7 @@ impl Fallbacks {
             ));
         }
         let relevant = |calls: u64| {
-            let is_relevant = calls >= LEAST_CALLS && calls.saturating_mul(SHARE) > events;
+            let is_relevant = calls >= MIN_CALLS && calls.saturating_mul(MIN_PART_DIVISOR) > events;
             let percent = calls.saturating_mul(100).checked_div(events).unwrap_or(100).min(100);
             is_relevant.then(|| format!("{} ({percent} %)", plural(calls, "call")))
         };

@@ -10,8 +10,8 @@ use crate::allocators::{Arg, Function, Kind, Success};
 use crate::arch::INT3;
 use crate::jump::layout::{
     Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST, LIST_DEPTH,
-    LIST_MOST, NESTED, NESTED_KEYS, NOP, REGION_SIZE, RING_LEAST, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, TIMED,
-    TIMED_MARK, Way,
+    LIST_MOST, NESTED, NESTED_KEYS, NOP, REGION_SIZE, RING_LEAST, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, StubKind,
+    TIMED, TIMED_MARK,
 };
 use crate::jump::load::{Load, pause_after};
 use crate::jump::merge::Merge;
@@ -25,7 +25,7 @@ use crate::patches::Patch;
 use crate::patches::own::{EntryError, JUMP_LEN};
 use crate::profile::PromotedAt;
 use crate::session::process::Process;
-use crate::session::prospect::StaysWithTrap;
+use crate::session::prospect::JumpIneligible;
 use crate::session::space::Candidate;
 use crate::session::stops::Stops;
 use crate::tracer::Result;
@@ -126,17 +126,17 @@ impl Process {
         if self.libunwind.is_some() {
             return Ok(Promoted::No("--unwinder libunwind needs each call's stop".to_owned()));
         }
-        if let Some(why) = StaysWithTrap::of_thread(tid) {
+        if let Some(why) = JumpIneligible::of_thread(tid) {
             return Ok(Promoted::No(why.to_string()));
         }
         if self.space.shows_python() {
-            return Ok(Promoted::No(StaysWithTrap::Python.to_string()));
+            return Ok(Promoted::No(JumpIneligible::Python.to_string()));
         }
         if self.fill.is_some() {
-            return Ok(Promoted::No(StaysWithTrap::Perturb.to_string()));
+            return Ok(Promoted::No(JumpIneligible::Perturb.to_string()));
         }
         if self.space.walks_stacks_of_callers(self.pid, at) {
-            return Ok(Promoted::No(StaysWithTrap::WalksStacks.to_string()));
+            return Ok(Promoted::No(JumpIneligible::WalksStacks.to_string()));
         }
         let is_guarded = self.has_own_operators(at) && self.space.guard_unwinders(thread, raw)?;
         let (mut wrapped, mut at_stops) = self.to_wrap(at, is_guarded);
@@ -145,7 +145,7 @@ impl Process {
             return Ok(Promoted::Later(NONE_FIT));
         };
         if is_guarded {
-            wrapped.extend(self.space.guard_candidates().into_iter().map(|guard| (guard, Way::Guard)));
+            wrapped.extend(self.space.guard_candidates().into_iter().map(|guard| (guard, StubKind::Guard)));
         }
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
         let led_into = self.space.led_into(&candidates);
@@ -183,7 +183,7 @@ impl Process {
             let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE, led_into.contains(&candidate.addr)) {
                 Ok(placed) => placed,
                 // such a guard stays a breakpoint
-                Err(_) if way == Way::Guard => continue,
+                Err(_) if way == StubKind::Guard => continue,
                 Err(error) => {
                     at_stops.insert(candidate.addr, error.into());
                     continue;
@@ -209,7 +209,7 @@ impl Process {
                 put(&mut image, code, at, &bytes) && put(&mut image, code, placed.addr, &placed.bytes)
             });
             let Some(patch) = patch.filter(|_| has_room) else {
-                if way != Way::Guard {
+                if way != StubKind::Guard {
                     at_stops.insert(candidate.addr, EntryError::OutOfReach.into());
                 }
                 continue;
@@ -219,7 +219,7 @@ impl Process {
         }
         // All of it at once: each writing takes as long as the next.
         self.space.code.write_jump_code(&mut self.space.memory, code, &image)?;
-        if stubs.iter().all(|stub: &Stub| stub.way == Way::Guard || stub.is_told()) {
+        if stubs.iter().all(|stub: &Stub| stub.way == StubKind::Guard || stub.is_told()) {
             return Ok(Promoted::No(NONE_FIT.to_owned()));
         }
         write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
@@ -293,7 +293,7 @@ impl Process {
 
     /// The functions that are wrapped, and how: those of the module that `at` lies in. And why the others, by their
     /// addresses, are seen at stops. `is_guarded`: whether exceptions may leave them.
-    fn to_wrap(&self, at: Addr, is_guarded: bool) -> (Vec<(Candidate, Way)>, FxHashMap<Addr, Cause>) {
+    fn to_wrap(&self, at: Addr, is_guarded: bool) -> (Vec<(Candidate, StubKind)>, FxHashMap<Addr, Cause>) {
         let module = self.space.module_at(at);
         let (mut wrapped, mut functions) = (Vec::new(), FxHashSet::default());
         let mut at_stops = FxHashMap::default();
@@ -321,7 +321,7 @@ impl Process {
         candidate: &Candidate,
         module: ModuleId,
         is_guarded: bool,
-    ) -> std::result::Result<Way, Cause> {
+    ) -> std::result::Result<StubKind, Cause> {
         let table = &self.settings.table;
         let function = table.get(candidate.function).ok_or(Cause::OtherModule)?;
         // An exception would meet our return address.
@@ -330,7 +330,7 @@ impl Process {
         }
         if candidate.is_told {
             // It has no frame that an exception could meet. With sampling most of its calls would be recorded in vain.
-            let way = way_of(function).filter(|way| *way == Way::Free && self.settings.sample_interval == 0);
+            let way = way_of(function).filter(|way| *way == StubKind::Free && self.settings.sample_interval == 0);
             return way.ok_or(Cause::PassesOn);
         }
         if module != candidate.module {
@@ -431,20 +431,20 @@ fn size_of(function: &Function) -> SizeOf {
 }
 
 /// How the routine goes about a function; None if it knows no way, as its arguments are not among the first three.
-fn way_of(function: &Function) -> Option<Way> {
+fn way_of(function: &Function) -> Option<StubKind> {
     let is_passed = |arg: Arg| arg.0 < 3;
     let is_first = |arg: Arg| arg.0 == 0;
     let fits = function.align.is_none_or(is_passed);
     let (fits, way) = match function.kind {
-        Kind::Alloc { size, count } => (fits && is_passed(size) && count.is_none_or(is_passed), Way::Alloc),
+        Kind::Alloc { size, count } => (fits && is_passed(size) && count.is_none_or(is_passed), StubKind::Alloc),
         Kind::AllocOut { out, size, success: Success::Zero } => {
-            (fits && is_first(out) && is_passed(size), Way::AllocOut)
+            (fits && is_first(out) && is_passed(size), StubKind::AllocOut)
         }
         Kind::Realloc { old, size, count } => {
-            (fits && is_first(old) && is_passed(size) && count.is_none_or(is_passed), Way::Realloc)
+            (fits && is_first(old) && is_passed(size) && count.is_none_or(is_passed), StubKind::Realloc)
         }
-        Kind::ResizeInPlace { old, size } => (fits && is_first(old) && is_passed(size), Way::Alloc),
-        Kind::Free { ptr, size } => (fits && is_first(ptr) && size.is_none_or(is_passed), Way::Free),
+        Kind::ResizeInPlace { old, size } => (fits && is_first(old) && is_passed(size), StubKind::Alloc),
+        Kind::Free { ptr, size } => (fits && is_first(ptr) && size.is_none_or(is_passed), StubKind::Free),
         Kind::AllocOut { success: Success::Length, .. } | Kind::GrowOut { .. } | Kind::Mapping(_) => return None,
     };
     fits.then_some(way)

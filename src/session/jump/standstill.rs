@@ -26,7 +26,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// How long the threads are waited for.
-const PATIENCE: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(50);
 
 /// So many bytes of a stack are read at once.
 const PIECE: u64 = 1 << 16;
@@ -78,7 +78,7 @@ impl Process {
         stops: &mut Stops,
     ) -> Result<Standstill> {
         let replaced: Vec<_> = candidates.iter().map(|one| one.addr.0 + 1..one.addr.0 + LONGEST_MOVED as u64).collect();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut asked = BTreeSet::new();
         loop {
             if self.tasks.len() > 1 {

@@ -8,7 +8,7 @@ use crate::jump::layout::{
     COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, RBP_SAME, RULES_GENERATION, tail_hash,
 };
 use crate::jump::merge::RecordedStack;
-use crate::jump::nodes::{Nodes, Onward};
+use crate::jump::nodes::{CallerRule, Nodes};
 use crate::jump::shared::Shared;
 use crate::jump::{frames, lists};
 use crate::maps::MapIndex;
@@ -205,7 +205,7 @@ impl Process {
 }
 
 /// How walks go on from a frame with this rule, whose stack is `stack`.
-fn onward(rule: Option<Rule>, stack: StackId) -> Onward {
+fn onward(rule: Option<Rule>, stack: StackId) -> CallerRule {
     match rule {
         Some(Rule::Compact { base, offset, saved }) => {
             let rbp = CALLEE_SAVED.into_iter().zip(saved).find(|(register, _)| *register == reg::RBP);
@@ -215,10 +215,10 @@ fn onward(rule: Option<Rule>, stack: StackId) -> Onward {
                 Base::Rbp => Form::Rbp,
                 Base::LoadRbp => Form::LoadRbp,
             };
-            Onward::Caller { form, offset, rbp: if rbp == SAME { RBP_SAME } else { rbp.into() } }
+            CallerRule::Caller { form, offset, rbp: if rbp == SAME { RBP_SAME } else { rbp.into() } }
         }
-        Some(Rule::Outermost) => Onward::End(stack.0),
-        _ => Onward::Unknown,
+        Some(Rule::Outermost) => CallerRule::End(stack.0),
+        _ => CallerRule::Unknown,
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const AT_A_TIME: usize = 64;
 
 /// The most ranges that are kept apart of what the program has mapped meanwhile.
-const MOST_RANGES: usize = 1 << 10;
+const MAX_RANGES: usize = 1 << 10;
 
 /// See the module's head.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Held {
         if !new.is_empty() {
             self.mapped.push(new);
         }
-        if self.mapped.len() > MOST_RANGES {
+        if self.mapped.len() > MAX_RANGES {
             // each call that unmaps looks through them: from here on anything between may be the program's
             let start = self.mapped.iter().map(|range| range.start).min().unwrap_or(0);
             let end = self.mapped.iter().map(|range| range.end).max().unwrap_or(0);

@@ -9,7 +9,7 @@ use crate::heapmodel::HeapView;
 use std::time::{Duration, Instant};
 
 /// So many marks have their heaps kept: what has changed since takes memory, in each of them.
-pub(in crate::session) const MOST_MARKED: usize = 4;
+pub(in crate::session) const MAX_MARKED: usize = 4;
 
 /// Whether and for how long collecting has paused.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,7 +71,7 @@ impl Observer {
         self.tell(EventKind::Mark(name));
         let latest = |wanted| self.marked.iter().rposition(|(known, _)| *known == wanted);
         let needed = wanted.filter(|wanted| *wanted != name).and_then(latest);
-        if self.marked.len() >= MOST_MARKED + usize::from(needed.is_some()) {
+        if self.marked.len() >= MAX_MARKED + usize::from(needed.is_some()) {
             self.marked.remove(usize::from(needed == Some(0)));
         }
         let view = self.view(true);

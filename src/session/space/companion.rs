@@ -1,6 +1,6 @@
 //! What other files know of a loaded module: symbols that were stripped from it, unwind tables of its debug file.
 
-use super::helper::{Late, Soon};
+use super::helper::{Pending, Poll};
 use super::named::Named;
 use super::{AddressSpace, OriginalMemory};
 use crate::addr::ModuleId;
@@ -40,10 +40,10 @@ impl AddressSpace {
             Some(Named::of(&elf, &elf.plain_symbols(), known, is_program, &table))
         });
         match looked {
-            Soon::Done(named) => named,
+            Poll::Done(named) => named,
             // A program that is linked with its allocator's library has it there.
-            Soon::Late(_) | Soon::Failed if !is_needed => None,
-            Soon::Late(_) | Soon::Failed => {
+            Poll::Pending(_) | Poll::Failed if !is_needed => None,
+            Poll::Pending(_) | Poll::Failed => {
                 self.note_blind_spot(format!(
                     "the debug file of {} could not be looked through in time: allocator functions that only it names are not \
                      seen",
@@ -63,12 +63,12 @@ impl AddressSpace {
         let mut is_better = false;
         for module in self.unwinder.take_uncovered() {
             match self.debug_frame_elsewhere(module) {
-                Soon::Done(Some(section)) => {
+                Poll::Done(Some(section)) => {
                     self.unwinder.add_debug_frame(module, section);
                     is_better = true;
                 }
-                Soon::Late(late) => self.await_frames(module, late),
-                Soon::Done(None) | Soon::Failed => {}
+                Poll::Pending(late) => self.await_frames(module, late),
+                Poll::Done(None) | Poll::Failed => {}
             }
         }
         if !is_better {
@@ -78,7 +78,7 @@ impl AddressSpace {
         self.unwind_at_entry(regs, max_depth)
     }
 
-    fn await_frames(&mut self, module: ModuleId, late: Late<Option<Section>>) {
+    fn await_frames(&mut self, module: ModuleId, late: Pending<Option<Section>>) {
         if let Some(record) = self.modules.record(module) {
             self.findings.warnings.push(format!(
                 "the unwind tables of {} are in its debug file, or compressed, and take long to read: stacks through it are \
@@ -93,18 +93,18 @@ impl AddressSpace {
     fn take_awaited_frames(&mut self) {
         for (module, late) in std::mem::take(&mut self.awaited_frames) {
             match late.look() {
-                Soon::Done(Some(section)) => self.unwinder.add_debug_frame(module, section),
-                Soon::Late(late) => self.awaited_frames.push((module, late)),
-                Soon::Done(None) | Soon::Failed => {}
+                Poll::Done(Some(section)) => self.unwinder.add_debug_frame(module, section),
+                Poll::Pending(late) => self.awaited_frames.push((module, late)),
+                Poll::Done(None) | Poll::Failed => {}
             }
         }
     }
 
     /// `.debug_frame` of a module's own file, where it is compressed, or else of its companion.
-    fn debug_frame_elsewhere(&self, module: ModuleId) -> Soon<Option<Section>> {
+    fn debug_frame_elsewhere(&self, module: ModuleId) -> Poll<Option<Section>> {
         let record = self.modules.record(module);
         let opened = record.and_then(|record| Some((record.path.clone(), record.file.clone()?)));
-        let (Some((path, file)), Some(search)) = (opened, self.search.clone()) else { return Soon::Failed };
+        let (Some((path, file)), Some(search)) = (opened, self.search.clone()) else { return Poll::Failed };
         self.objects.soon(FRAMES_PATIENCE, move || {
             let bytes = Bytes::of_file(&file).ok()?;
             let elf = Elf::parse(&bytes).ok()?;

@@ -1,6 +1,6 @@
 //! What is needed of an object file, wherever it is loaded: read once for all processes and images of a session.
 
-use super::helper::{Patience, Soon};
+use super::helper::{Patience, Poll};
 use super::named::{Named, extent};
 use super::python::{PythonFacts, Scripts};
 use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr};
@@ -168,10 +168,10 @@ struct Identity {
 }
 
 /// Facts that are remembered at most. A build executes a few dozen programs over and over.
-const MOST_FILES: usize = 256;
+const MAX_FILES: usize = 256;
 
 /// Bytes of unwind tables that are remembered at most.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// What the processes of a session know of object files, and which they have open, and the lines of scripts in their
 /// stacks. A handle: clones share it.
@@ -211,7 +211,7 @@ impl SharedObjects {
 
     /// Does `work` on a thread of its own and waits for it up to `most`, less if the session has waited for long
     /// already.
-    pub(super) fn soon<T: Send + 'static>(&self, most: Duration, work: impl FnOnce() -> T + Send + 'static) -> Soon<T> {
+    pub(super) fn soon<T: Send + 'static>(&self, most: Duration, work: impl FnOnce() -> T + Send + 'static) -> Poll<T> {
         self.0.borrow_mut().patience.wait(most, work)
     }
 
@@ -257,7 +257,7 @@ impl Objects {
         if let Some((_, replaced)) = self.facts.insert(identity, (self.uses, facts)) {
             self.bytes -= replaced.size();
         }
-        while self.facts.len() > MOST_FILES || self.bytes > MOST_BYTES {
+        while self.facts.len() > MAX_FILES || self.bytes > MAX_BYTES {
             let oldest = self.facts.iter().min_by_key(|(_, (used, _))| *used).map(|(identity, _)| identity.clone());
             let Some((_, forgotten)) = oldest.and_then(|identity| self.facts.remove(&identity)) else { return };
             self.bytes -= forgotten.size();
@@ -310,14 +310,14 @@ mod tests {
         let objects = SharedObjects::default();
         let version = FileVersion::of(&file).unwrap();
         let identity = |i: usize| Identity { version, build_id: i.to_string(), is_program: true };
-        for i in 0..2 * MOST_FILES {
+        for i in 0..2 * MAX_FILES {
             objects.0.borrow_mut().insert(identity(i), Arc::clone(&facts));
             assert!(objects.find(&file, "0", true).is_some(), "0 is in use all the time, also at {i}");
         }
         let inside = objects.0.borrow();
-        assert!(facts.size() > 0 && inside.facts.len() == MOST_FILES);
-        assert_eq!(inside.bytes, MOST_FILES * facts.size());
-        assert!(inside.facts.contains_key(&identity(2 * MOST_FILES - 1)) && !inside.facts.contains_key(&identity(1)));
+        assert!(facts.size() > 0 && inside.facts.len() == MAX_FILES);
+        assert_eq!(inside.bytes, MAX_FILES * facts.size());
+        assert!(inside.facts.contains_key(&identity(2 * MAX_FILES - 1)) && !inside.facts.contains_key(&identity(1)));
     }
 
     #[test]

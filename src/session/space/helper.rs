@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 /// What a helper thread is still at.
 #[derive(Debug)]
-pub(super) struct Late<T>(Receiver<T>);
+pub(super) struct Pending<T>(Receiver<T>);
 
 /// What has become of work after a while.
 #[derive(Debug)]
-pub(super) enum Soon<T> {
+pub(super) enum Poll<T> {
     /// It is done.
     Done(T),
     /// It goes on.
-    Late(Late<T>),
+    Pending(Pending<T>),
     /// The thread could not be started, or broke down.
     Failed,
 }
@@ -41,7 +41,7 @@ impl Patience {
         &mut self,
         most: Duration,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Soon<T> {
+    ) -> Poll<T> {
         let began = Instant::now();
         let outcome = soon(most.min(self.0.max(SHORT)), work);
         let took = began.elapsed();
@@ -52,28 +52,28 @@ impl Patience {
     }
 }
 
-fn soon<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Soon<T> {
+fn soon<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Poll<T> {
     let (send, receive) = channel();
     // Nobody takes the answer of one that comes too late.
     let started = std::thread::Builder::new().name("debug files".to_owned()).spawn(move || drop(send.send(work())));
     if let Err(error) = started {
         tracing::warn!("a thread to read debug files could not be started: {error}");
-        return Soon::Failed;
+        return Poll::Failed;
     }
     match receive.recv_timeout(patience) {
-        Ok(done) => Soon::Done(done),
-        Err(RecvTimeoutError::Timeout) => Soon::Late(Late(receive)),
-        Err(RecvTimeoutError::Disconnected) => Soon::Failed,
+        Ok(done) => Poll::Done(done),
+        Err(RecvTimeoutError::Timeout) => Poll::Pending(Pending(receive)),
+        Err(RecvTimeoutError::Disconnected) => Poll::Failed,
     }
 }
 
-impl<T> Late<T> {
+impl<T> Pending<T> {
     /// What has become of it now.
-    pub(super) fn look(self) -> Soon<T> {
+    pub(super) fn look(self) -> Poll<T> {
         match self.0.try_recv() {
-            Ok(done) => Soon::Done(done),
-            Err(TryRecvError::Empty) => Soon::Late(self),
-            Err(TryRecvError::Disconnected) => Soon::Failed,
+            Ok(done) => Poll::Done(done),
+            Err(TryRecvError::Empty) => Poll::Pending(self),
+            Err(TryRecvError::Disconnected) => Poll::Failed,
         }
     }
 }
@@ -85,14 +85,16 @@ mod tests {
     #[test]
     fn work_that_takes_long_keeps_nobody_waiting() {
         let (go, wait) = channel();
-        let Soon::Late(late) = soon(Duration::from_millis(1), move || wait.recv().is_ok()) else { panic!("not late") };
-        let Soon::Late(mut late) = late.look() else { panic!("done before it could") };
+        let Poll::Pending(late) = soon(Duration::from_millis(1), move || wait.recv().is_ok()) else {
+            panic!("not late")
+        };
+        let Poll::Pending(mut late) = late.look() else { panic!("done before it could") };
         go.send(()).unwrap();
         loop {
             match late.look() {
-                Soon::Done(done) => return assert!(done),
-                Soon::Late(still) => late = still,
-                Soon::Failed => panic!("failed"),
+                Poll::Done(done) => return assert!(done),
+                Poll::Pending(still) => late = still,
+                Poll::Failed => panic!("failed"),
             }
             std::thread::yield_now();
         }
@@ -105,12 +107,12 @@ mod tests {
         let mut blocked = Vec::new();
         for _ in 0..5 {
             let (end, wait) = channel::<()>();
-            assert!(matches!(patience.wait(Duration::from_secs(60), move || wait.recv()), Soon::Late(_)));
+            assert!(matches!(patience.wait(Duration::from_secs(60), move || wait.recv()), Poll::Pending(_)));
             blocked.push(end);
         }
         assert_eq!(patience.0, Duration::ZERO);
         assert!(began.elapsed() < Duration::from_secs(30), "each waits SHORT at most from then on");
-        assert!(matches!(patience.wait(Duration::from_secs(60), || 7), Soon::Done(7) | Soon::Late(_)));
+        assert!(matches!(patience.wait(Duration::from_secs(60), || 7), Poll::Done(7) | Poll::Pending(_)));
     }
 
     #[test]
@@ -120,7 +122,7 @@ mod tests {
                 std::panic::resume_unwind(Box::new(()))
             }
         });
-        assert!(matches!(broken, Soon::Failed));
-        assert!(matches!(soon(Duration::from_secs(60), || 7), Soon::Done(7)));
+        assert!(matches!(broken, Poll::Failed));
+        assert!(matches!(soon(Duration::from_secs(60), || 7), Poll::Done(7)));
     }
 }

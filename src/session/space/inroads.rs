@@ -13,7 +13,7 @@ use crate::unwinder::landing_pads;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So much of what tells a function's handlers of exceptions is read, in bytes.
-const MOST_HANDLERS: usize = 1 << 16;
+const MAX_HANDLERS: usize = 1 << 16;
 
 /// So much writable memory is read at once, in bytes.
 const PIECE: u64 = 1 << 20;
@@ -114,7 +114,7 @@ impl AddressSpace {
     /// Whether an exception may land in the first bytes of the function at `entry`.
     fn is_landed_in(&mut self, id: ModuleId, bias: LoadBias, entry: Addr) -> bool {
         let Some(area) = self.unwinder.handlers(id, entry) else { return false };
-        let bytes = self.original_bytes(bias.to_process(area), MOST_HANDLERS);
+        let bytes = self.original_bytes(bias.to_process(area), MAX_HANDLERS);
         let replaced = Replaced::of([entry.0]);
         landing_pads(&bytes).is_none_or(|pads| pads.into_iter().any(|pad| replaced.holds(entry.0.wrapping_add(pad))))
     }

@@ -13,7 +13,7 @@ use std::ops::{ControlFlow, Range};
 
 /// As many frames lie at most between the entry point and main, or between the entry point and `_exit` where main has
 /// returned. glibc 2.36: `_start`, `__libc_start_main_impl`, `__libc_start_call_main`; `exit`, `__run_exit_handlers`.
-const MOST_FRAMES: usize = 8;
+const MAX_FRAMES: usize = 8;
 
 /// The code of those functions, in process addresses.
 #[derive(Clone, Default, Debug)]
@@ -92,10 +92,10 @@ impl AddressSpace {
     /// can be walked up to there. `at_entry`: the thread stands at the first instruction of a function.
     pub fn start_frames(&mut self, regs: &Regs, at_entry: bool) -> Option<Range<Addr>> {
         let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
-        let mut outermost = VecDeque::with_capacity(MOST_FRAMES);
+        let mut outermost = VecDeque::with_capacity(MAX_FRAMES);
         let mut has_caller = true;
         self.unwinder.walk(regs, &mut memory, at_entry, &mut |frame| {
-            if outermost.len() == MOST_FRAMES {
+            if outermost.len() == MAX_FRAMES {
                 outermost.pop_front();
             }
             outermost.push_back(OuterFrame::from(frame));

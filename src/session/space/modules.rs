@@ -252,7 +252,7 @@ impl Modules {
     /// A module is gone. Its file stays open for a while: another one may come to its path. Thousands of libraries may
     /// come and go, but they are seldom of so many files.
     fn close_file_in_time(&mut self, id: ModuleId) {
-        const MOST_KEPT: usize = 64;
+        const MAX_KEPT: usize = 64;
         let opened = |id: ModuleId| self.record(id).filter(|record| record.file.is_some());
         let Some(version) = opened(id).map(|record| record.version) else { return };
         let mut others = self.unloaded.iter().copied().chain(self.loaded.iter().map(|module| module.id));
@@ -260,7 +260,7 @@ impl Modules {
             Some(id)
         } else {
             self.unloaded.push_back(id);
-            if self.unloaded.len() > MOST_KEPT { self.unloaded.pop_front() } else { None }
+            if self.unloaded.len() > MAX_KEPT { self.unloaded.pop_front() } else { None }
         };
         if let Some(record) = closed.and_then(|id| self.record_mut(id)) {
             record.file = None;

@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// So much of a module's code is compared with a file, in bytes.
-const MOST_CODE: u64 = 16 << 20;
+const MAX_CODE: u64 = 16 << 20;
 
 /// So many pages of code are compared with a file, where the addresses say already that it may be the file's.
 const PAGES_COMPARED: u64 = 16;
@@ -134,7 +134,7 @@ impl AddressSpace {
     /// Whether the process's code is that of a file with these bytes.
     fn holds_code(&self, mapped: &MappedModule, file: &[u8]) -> bool {
         let mut code = mapped.segments.iter().filter(|segment| segment.perms.execute && segment.kind == Kind::File);
-        code.all(|segment| self.holds(segment.start, segment.size().min(MOST_CODE), file, segment.offset))
+        code.all(|segment| self.holds(segment.start, segment.size().min(MAX_CODE), file, segment.offset))
     }
 
     fn holds(&self, at: Addr, size: u64, file: &[u8], offset: u64) -> bool {

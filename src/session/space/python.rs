@@ -5,7 +5,7 @@ use super::named::code_of;
 use super::{AddressSpace, OriginalMemory};
 use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::arch::Regs;
-use crate::cpython::{Interpreter, NativeFrame, PythonFrame, PythonFunction, PythonRun, SYMBOLS, Symbols, Untold};
+use crate::cpython::{Interpreter, NativeFrame, PythonFrame, PythonFunction, PythonRun, SYMBOLS, Symbols, Unavailable};
 use crate::elf::PlainSymbols;
 use crate::profile::symbolize::{FunctionName, ScriptNames, SymFrame};
 use crate::unwinder::{Frame, Unwound};
@@ -18,16 +18,16 @@ use std::sync::Arc;
 const LOOP: [&str; 2] = ["_PyEval_EvalFrameDefault", "_PyEval_EvalFrameDefault.cold"];
 
 /// A stack of more native frames is not gone through for Python's functions.
-const MOST_FRAMES: usize = 1 << 16;
+const MAX_FRAMES: usize = 1 << 16;
 
 /// So many lines of scripts have numbers at once in a process; they get the same ones again.
-const MOST_NUMBERS: usize = 1 << 16;
+const MAX_NUMBERS: usize = 1 << 16;
 
 /// The names of scripts in stacks take so many bytes at most; of further ones the interpreter's own frames stay.
-const MOST_NAMES: usize = 256 << 20;
+const MAX_NAMES: usize = 256 << 20;
 
 /// The summary leaves out stacks that are less than one of so many of those with Python in them.
-const SHARE: u64 = 100;
+const MIN_PART_DIVISOR: u64 = 100;
 
 /// What an object file that holds an interpreter tells by its symbols.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Scripts {
             return Some(*known);
         }
         let size = 2 * (function.name.len() + function.file.len()) + size_of::<SymFrame>() + size_of_val(&key);
-        if self.bytes + size > MOST_NAMES {
+        if self.bytes + size > MAX_NAMES {
             return None;
         }
         self.bytes += size;
@@ -197,7 +197,7 @@ impl AddressSpace {
         let mut frames: Vec<NativeFrame> = Vec::new();
         let mut is_too_deep = false;
         unwinder.walk(regs, &mut memory, true, &mut |info| {
-            if walked.len() >= MOST_FRAMES {
+            if walked.len() >= MAX_FRAMES {
                 is_too_deep = true;
                 return ControlFlow::Break(());
             }
@@ -232,12 +232,12 @@ impl AddressSpace {
         };
         let runs = match interpreter.runs(&mut memory, regs.fs_base, &frames) {
             Ok(runs) => runs,
-            Err(why @ (Untold::Thread | Untold::Frames)) => {
+            Err(why @ (Unavailable::Thread | Unavailable::Frames)) => {
                 tracing::trace!("Python's functions can't be told: {why:?}");
                 return None;
             }
         };
-        if python.numbers.len() >= MOST_NUMBERS {
+        if python.numbers.len() >= MAX_NUMBERS {
             python.numbers.clear();
         }
         let mut number = |frame: &PythonFrame| {
@@ -273,7 +273,7 @@ impl AddressSpace {
     /// In words, if it concerns many stacks: that Python's functions are not known.
     pub fn untold_python(&self) -> Option<String> {
         let Python { stacks, untold, .. } = self.python;
-        (untold > stacks / SHARE).then(|| {
+        (untold > stacks / MIN_PART_DIVISOR).then(|| {
             format!(
                 "{untold} of {stacks} calls from Python have the interpreter's own frames (--python): its structures did not tell, at \
                  that moment, which of its functions ran in them"

@@ -5,7 +5,7 @@ use crate::addr::Addr;
 use crate::patches::own::{flows_to_entry, loops_to_entry};
 
 /// So much of a function, and of each part of it that lies elsewhere, is looked at, in bytes.
-const MOST_CODE: u64 = 1 << 16;
+const MAX_CODE: u64 = 1 << 16;
 
 impl AddressSpace {
     /// Whether the allocator function at `at`, which has a probe, branches back to its first instruction. The answer is
@@ -49,5 +49,5 @@ impl AddressSpace {
 }
 
 fn bounded(size: u64) -> usize {
-    usize::try_from(size.min(MOST_CODE)).unwrap_or(0)
+    usize::try_from(size.min(MAX_CODE)).unwrap_or(0)
 }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Split files that are opened.
-const MOST_SPLIT: usize = 4096;
+const MAX_SPLIT: usize = 4096;
 /// An entry: which file it is in, and how far behind the start of its section.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Die {
@@ -99,7 +99,7 @@ impl<'a> Files<'a> {
         let mut opened = 0;
         for (_, _, skeleton) in &skeletons {
             let Some(dwo_id) = skeleton.dwo_id else { continue };
-            if opened >= MOST_SPLIT || !budget.has_time() {
+            if opened >= MAX_SPLIT || !budget.has_time() {
                 budget.cut();
                 break;
             }
@@ -116,7 +116,7 @@ impl<'a> Files<'a> {
             self.add_info(&dwarf, Some(skeleton), budget);
             self.add_types(&dwarf, info, Some(skeleton), budget);
         }
-        let (units_of_types, are_all) = split.type_units(parent, MOST_SPLIT);
+        let (units_of_types, are_all) = split.type_units(parent, MAX_SPLIT);
         if !are_all || split.left_out() > 0 {
             budget.cut();
         }

@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 /// References that are followed from a name to what it stands for: damaged files go in circles.
 const LONGEST_CHAIN: usize = 64;
 /// Members of one structure.
-const MOST_MEMBERS: usize = 1 << 16;
+const MAX_MEMBERS: usize = 1 << 16;
 /// Types that one is made for.
-const MOST_PARAMS: usize = 256;
+const MAX_PARAMS: usize = 256;
 /// A pointer's size where it is not told: in x86-64.
 const POINTER: u64 = 8;
 /// What compilers of Rust call the table of functions of a value behind a `dyn` pointer, and its type.
@@ -344,7 +344,7 @@ impl<'a> Resolver<'_, 'a> {
             let is_own = depth == 1 || above == [gimli::DW_TAG_variant_part, gimli::DW_TAG_variant];
             let target = || files.target(die.file, start, child.attr_value(gimli::DW_AT_type)?);
             match child.tag() {
-                gimli::DW_TAG_member | gimli::DW_TAG_inheritance if is_own && members.len() < MOST_MEMBERS => {
+                gimli::DW_TAG_member | gimli::DW_TAG_inheritance if is_own && members.len() < MAX_MEMBERS => {
                     let is_elsewhere = [gimli::DW_AT_external, gimli::DW_AT_declaration, gimli::DW_AT_data_bit_offset]
                         .iter()
                         .any(|attribute| child.has_attr(*attribute));
@@ -353,7 +353,7 @@ impl<'a> Resolver<'_, 'a> {
                         members.push((offset, name.filter(|_| child.tag() == gimli::DW_TAG_member), of));
                     }
                 }
-                gimli::DW_TAG_template_type_parameter if depth == 1 && params.len() < MOST_PARAMS => {
+                gimli::DW_TAG_template_type_parameter if depth == 1 && params.len() < MAX_PARAMS => {
                     if let (Some(name), Some(of)) = (child.attr_value(gimli::DW_AT_name), target()) {
                         params.push((name, of));
                     }

@@ -325,7 +325,7 @@ fn overlapping_tables_of_abbreviations_take_no_more_than_their_section() {
     let (mut types, mut budget) = (DeclaredTypes::default(), Budget::default());
     read_into(&mut types, &hostile, &mut budget);
     let (_, left) = budget.left.iter().find(|(of, _)| *of == Of::Abbreviations).unwrap();
-    assert!(MOST_ABBREVIATIONS - left <= abbreviations as usize);
+    assert!(MAX_ABBREVIATIONS - left <= abbreviations as usize);
     assert_eq!(types.table.len(), 0);
 }
 

@@ -3,7 +3,7 @@
 use super::files::{Die, Files, Source};
 use super::resolve::is_rust_table;
 use super::texts::{BYTES, text};
-use super::{Budget, MOST_DEFINITIONS, MOST_VARIABLES, VariablePlace};
+use super::{Budget, MAX_DEFINITIONS, MAX_VARIABLES, VariablePlace};
 use crate::addr::ObjAddr;
 use crate::heaptypes::{name_hash, usual_name};
 use crate::symbols::demangle::LONGEST_NAME;
@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Scopes within scopes.
 const DEEPEST: usize = 64;
 /// The names of all scopes of a module take so many bytes.
-const MOST_SCOPES: usize = 64 << 20;
+const MAX_SCOPES: usize = 64 << 20;
 
 /// Where a type is defined or declared.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +159,7 @@ impl Walk {
                         }
                     }
                     // defined elsewhere, where its scope is not told again
-                    None if read.is_declaration && self.index.declared_in.len() < MOST_VARIABLES => {
+                    None if read.is_declaration && self.index.declared_in.len() < MAX_VARIABLES => {
                         let scope = self.number(&mut scopes, source, unit, budget);
                         if scope != 0 {
                             self.index.declared_in.insert(die, scope);
@@ -217,7 +217,7 @@ impl Walk {
         // damaged files have scopes in scopes
         let scope = if before.len() > LONGEST_NAME { before.to_owned() } else { format!("{before}{told}::") };
         self.text += scope.len() + name.len();
-        if self.text > MOST_SCOPES {
+        if self.text > MAX_SCOPES {
             self.fill(budget);
             return outer;
         }
@@ -233,7 +233,7 @@ impl Walk {
     }
 
     fn definition(&mut self, die: Die, scope: u32, name: &[u8], read: &Read<'_>, budget: &mut Budget) {
-        if self.index.definitions.len() >= MOST_DEFINITIONS {
+        if self.index.definitions.len() >= MAX_DEFINITIONS {
             self.fill(budget);
             return;
         }
@@ -250,7 +250,7 @@ impl Walk {
     }
 
     fn variable(&mut self, found: VariableEntry, budget: &mut Budget) {
-        if self.index.variables.len() >= MOST_VARIABLES {
+        if self.index.variables.len() >= MAX_VARIABLES {
             self.fill(budget);
             return;
         }

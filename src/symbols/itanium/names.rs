@@ -1,7 +1,7 @@
 //! Encodings and names.
 
 use super::tree::{Id, Node, Qualifiers, Signature};
-use super::{MOST_PARTS, Parser, Use};
+use super::{MAX_PARTS, Parser, Use};
 use std::collections::HashMap;
 
 /// What stands before the encoding that a special name belongs to, by its code.
@@ -502,7 +502,7 @@ impl<'a> Parser<'a> {
         if !self.uses_params.get(id.0).is_some_and(|&uses| uses) {
             return Some(id);
         }
-        if self.parts > MOST_PARTS {
+        if self.parts > MAX_PARTS {
             return None;
         }
         let copy = match self.uses.get(&id.0).copied() {

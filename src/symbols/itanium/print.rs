@@ -1,6 +1,6 @@
 //! Trees to text, as binutils write it: `int const*`, `A<B<int> >`, `(anonymous namespace)`, `{lambda(int)#1}`.
 
-use super::MOST_STEPS;
+use super::MAX_STEPS;
 use super::tree::{Exceptions, Id, Node, Qualifiers, Signature};
 use std::fmt;
 
@@ -65,7 +65,7 @@ impl<'t, 'a> Printer<'t, 'a> {
 
     fn step(&mut self) -> fmt::Result {
         self.steps += 1;
-        if self.steps > MOST_STEPS || self.depth > DEEPEST { Err(fmt::Error) } else { Ok(()) }
+        if self.steps > MAX_STEPS || self.depth > DEEPEST { Err(fmt::Error) } else { Ok(()) }
     }
 
     /// All of `ids` with commas between those that are not empty.

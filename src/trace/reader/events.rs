@@ -8,7 +8,7 @@ use crate::event::{Call, EventKind, Length, MapChange, MarkName, Missed, Preexis
 use thiserror::Error;
 
 /// A process has at most so many reallocs open at a time: one for each thread, as a rule.
-const MOST_OPEN: usize = 1 << 16;
+const MAX_OPEN: usize = 1 << 16;
 
 /// Why a record is no event of a heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -35,7 +35,7 @@ impl OpenReallocs {
 
     fn begin(&mut self, old: Addr, by: Call) -> Result<(), EventError> {
         self.0.push((old, by));
-        if self.0.len() > MOST_OPEN { Err(EventError::ManyOpen) } else { Ok(()) }
+        if self.0.len() > MAX_OPEN { Err(EventError::ManyOpen) } else { Ok(()) }
     }
 
     pub(super) fn clear(&mut self) {

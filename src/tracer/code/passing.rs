@@ -9,10 +9,10 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 /// How long threads are waited for that run. Those of a server sleep soon, or run into an int3.
-const PATIENCE: Duration = Duration::from_millis(2);
+const TIMEOUT: Duration = Duration::from_millis(2);
 
 /// Of more threads it is not asked: each time takes some 10 µs.
-const MOST: usize = 256;
+const MAX_THREADS: usize = 256;
 
 /// What is known of a thread that has not been seen in the kernel yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +57,7 @@ fn threads_of(pids: &[i32]) -> Option<Vec<(i32, i32)>> {
         }
         threads.extend(tids.into_iter().map(|tid| (pid, tid)));
     }
-    (threads.len() <= MOST).then_some(threads)
+    (threads.len() <= MAX_THREADS).then_some(threads)
 }
 
 /// Whether all of these threads, each with its process, have been in the kernel since this was called.
@@ -70,7 +70,7 @@ fn all_of(threads: &[(i32, i32)]) -> bool {
         let Some(turns) = turns(pid, tid) else { return false };
         running.insert((pid, tid), Running { turns });
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !running.is_empty() && Instant::now() < deadline {
         std::thread::yield_now();
         running.retain(|&(pid, tid), before| {

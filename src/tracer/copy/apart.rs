@@ -45,7 +45,7 @@ fn call(copy: &Stopped, means: Means, number: i64, arguments: [u64; 3]) -> Resul
     let tid = copy.tid();
     for _entry_then_exit in 0..2 {
         copy.run_to_system_call()?;
-        match ptrace::wait_task(tid, ptrace::PATIENCE)? {
+        match ptrace::wait_task(tid, ptrace::TIMEOUT)? {
             Waited::Task(_, WaitStatus::Signal(SYSTEM_CALL_STOP), Some(_)) => {}
             Waited::Task(_, status, _) => return Err(TracerError::Overtaken { tid, status }),
             Waited::Nothing => return Err(TracerError::Unresponsive { tid }),

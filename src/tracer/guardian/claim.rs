@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// So long an attach waits for a guardian. It needs some 50 ms as a rule, and up to ten seconds where threads don't
 /// come out of our code; anyone may hold such a lock for ever.
-const PATIENCE: Duration = Duration::from_secs(12);
+const TIMEOUT: Duration = Duration::from_secs(12);
 
 /// So long the process of the claim may be traced by somebody who is no guardian until that is told: one that was
 /// killed a moment ago still shows as its tracer.
@@ -63,7 +63,7 @@ pub fn await_others(pid: i32) -> bool {
     let Some(file) = folder(pid) else { return true };
     let began = Instant::now();
     let mut traced_since = None;
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < TIMEOUT {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => {}
             // it is given back when the file is closed
@@ -80,7 +80,7 @@ pub fn await_others(pid: i32) -> bool {
         }
         std::thread::sleep(PAUSE);
     }
-    tracing::debug!("somebody has had a lock on /proc/{pid} for {PATIENCE:?}");
+    tracing::debug!("somebody has had a lock on /proc/{pid} for {TIMEOUT:?}");
     false
 }
 
@@ -129,7 +129,7 @@ mod tests {
         drop(other);
         let (ended, is_free) = waits.join().unwrap();
         assert!(ended >= dropped, "it did not wait");
-        assert!(is_free && dropped.elapsed() < PATIENCE / 2, "it waited on");
+        assert!(is_free && dropped.elapsed() < TIMEOUT / 2, "it waited on");
     }
 
     /// Ended before, and while it is waited for.
@@ -142,7 +142,7 @@ mod tests {
         let waits = waiting(pid);
         drop(sleeper);
         assert!(waits.join().unwrap().1 && await_others(pid));
-        assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+        assert!(began.elapsed() < TIMEOUT / 2, "{:?}", began.elapsed());
         drop(claim);
         assert!(await_others(pid));
     }
@@ -157,7 +157,7 @@ mod tests {
         let began = Instant::now();
         assert!(await_others(pid));
         let took = began.elapsed();
-        assert!(took > DOUBT && took < PATIENCE / 2, "{took:?}");
+        assert!(took > DOUBT && took < TIMEOUT / 2, "{took:?}");
         drop(claim);
     }
 
@@ -168,7 +168,7 @@ mod tests {
         let claim = Claim::on(sleeper.pid());
         let began = Instant::now();
         assert!(!await_others(sleeper.pid()));
-        assert!(began.elapsed() >= PATIENCE);
+        assert!(began.elapsed() >= TIMEOUT);
         drop(claim);
         assert!(await_others(sleeper.pid()));
     }

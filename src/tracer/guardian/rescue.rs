@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long the threads of a process are looked at until each was seen outside our code.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -193,7 +193,7 @@ impl Space {
                 return;
             }
             // Kernels that let only a tracer write (PROC_MEM_FORCE_PTRACE) let one of its threads' tracer.
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TIMEOUT;
             while Instant::now() < deadline {
                 match self.seize(self.pid) {
                     Ok(()) => break,
@@ -256,7 +256,7 @@ impl Space {
     /// told.
     fn await_threads_outside(&self) -> bool {
         let mut clear = BTreeSet::new();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while Instant::now() < deadline {
             let Ok(mut threads) = procfs::tasks(self.pid) else { return false };
             // A list is cut short where a thread ends meanwhile.
@@ -368,7 +368,7 @@ impl Space {
         let began = Instant::now();
         while !ptrace::seize_unless_interrupted(tid, 0)? {
             self.let_strays_go();
-            if began.elapsed() > ptrace::PATIENCE {
+            if began.elapsed() > ptrace::TIMEOUT {
                 return Err(TracerError::Unresponsive { tid });
             }
         }
@@ -406,7 +406,7 @@ impl Space {
         if procfs::has_seccomp(pid) {
             return false;
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut tried = BTreeSet::new();
         while Instant::now() < deadline {
             let Ok(threads) = procfs::tasks(pid) else { return true };

@@ -61,17 +61,17 @@ const SIZES: [SizeOf; 10] = [
     SizeOf(0),
     SizeOf(1 << 2 | SizeOf::MULTIPLIED),
 ];
-const WAYS: [Way; 10] = [
-    Way::Alloc,
-    Way::AllocOut,
-    Way::Realloc,
-    Way::Free,
-    Way::Alloc,
-    Way::Alloc,
-    Way::Alloc,
-    Way::Alloc,
-    Way::Free,
-    Way::Alloc,
+const WAYS: [StubKind; 10] = [
+    StubKind::Alloc,
+    StubKind::AllocOut,
+    StubKind::Realloc,
+    StubKind::Free,
+    StubKind::Alloc,
+    StubKind::Alloc,
+    StubKind::Alloc,
+    StubKind::Alloc,
+    StubKind::Free,
+    StubKind::Alloc,
 ];
 
 /// The memory of the process.

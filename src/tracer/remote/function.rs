@@ -21,7 +21,7 @@ pub const RESTORER: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0
 pub const ROOM: u64 = 16 << 10;
 
 /// How long a function may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Bytes between that and the signal frame that a call may use: see [`scratch`].
 const SCRATCH: u64 = 128;
@@ -173,10 +173,10 @@ fn run(thread: &Stopped, back_at: Addr, back: &Back<'_>, child: &mut Option<i32>
     // From here on it is within the function, and may hold a lock of it: whatever fails, it goes on by itself.
     let goes_on = |error| within(tid, error);
     loop {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > TIMEOUT {
             return Err(TracerError::Unresponsive { tid });
         }
-        let status = match insist(|| ptrace::wait_task(tid, ptrace::PATIENCE)).map_err(goes_on)? {
+        let status = match insist(|| ptrace::wait_task(tid, ptrace::TIMEOUT)).map_err(goes_on)? {
             Waited::Task(_, status, Some(_)) => status,
             Waited::Task(_, status, None) => return Err(TracerError::Overtaken { tid, status }),
             Waited::Nothing => continue,

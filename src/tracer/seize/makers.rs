@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How long makers are waited for: the kernel needs some 50 µs for a thread, but a busy machine may not let it run.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Pause between two looks at those that are waited for.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -83,7 +83,7 @@ pub(super) fn await_all(pid: i32, tids: impl Iterator<Item = i32>) -> Result<Vec
         }
     }
     let began = Instant::now();
-    while !awaited.is_empty() && began.elapsed() < PATIENCE {
+    while !awaited.is_empty() && began.elapsed() < TIMEOUT {
         for (tid, maker) in awaited.clone() {
             if maker == Maker::Sleeps {
                 match maker_of(pid, tid) {

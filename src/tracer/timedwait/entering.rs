@@ -11,7 +11,7 @@
 //! at first, and a thread of ours interrupts it once more, which ends as soon as the call was entered.
 
 use super::super::memory::TargetMemory;
-use super::super::ptrace::{self, PATIENCE, SYSTEM_CALL_STOP, Stopped};
+use super::super::ptrace::{self, SYSTEM_CALL_STOP, Stopped, TIMEOUT};
 use super::super::rawregs::{RawRegs, SYSCALL_LEN};
 use super::super::remote::function;
 use super::super::status::WaitStatus;
@@ -149,7 +149,7 @@ impl Due {
                 Some(WaitStatus::EventStop) => break,
                 // the kernel goes on with it when this thread ends
                 Some(_) => return Ok(()),
-                None if began.elapsed() > PATIENCE => return Err(TracerError::Unresponsive { tid }),
+                None if began.elapsed() > TIMEOUT => return Err(TracerError::Unresponsive { tid }),
                 None => std::thread::sleep(PAUSE),
             }
         }

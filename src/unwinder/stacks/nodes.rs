@@ -22,7 +22,7 @@ struct Group {
 const FAMILY: usize = 16;
 
 /// So many children such a list has at most. Others are in the index.
-pub(super) const MOST_LISTED: usize = 16;
+pub(super) const MAX_LISTED: usize = 16;
 
 /// What is to be known of a node that does not stand right behind its parent.
 #[derive(Clone, Copy, Default, Debug)]

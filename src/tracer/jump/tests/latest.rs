@@ -6,7 +6,7 @@ use crate::addr::ModuleId;
 use crate::arch::{Regs, reg};
 use crate::jump::layout::*;
 use crate::jump::lists::{self, Lists};
-use crate::jump::nodes::Onward;
+use crate::jump::nodes::CallerRule;
 use crate::jump::shared::Shared;
 use crate::jump::tails::Tails;
 use crate::tracer::jump::testing::*;
@@ -314,7 +314,7 @@ fn walks_in_vain_are_rare() {
     let stack = Stack::begin(lab, lab.stack().end - 0x40, lab.landing().0);
     let mut lists = Lists::begin(lab, 0);
     let mut rules = lab.forget_rules();
-    rules.publish(lab, 0x5000_0000, ModuleId(1), Onward::End(0));
+    rules.publish(lab, 0x5000_0000, ModuleId(1), CallerRule::End(0));
     let regs = stack.call(&puppet, &mut Random(7));
     for calls in 0..200 {
         assert_eq!(walked(&puppet, &regs, &mut lists), Walked::Miss);

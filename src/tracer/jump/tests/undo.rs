@@ -5,7 +5,7 @@ use crate::addr::{Addr, ModuleId};
 use crate::arch::{Regs, reg};
 use crate::jump::frames;
 use crate::jump::layout::*;
-use crate::jump::nodes::Onward;
+use crate::jump::nodes::CallerRule;
 use crate::jump::sampling::{note_dead, note_live};
 use crate::jump::shared::Shared;
 use crate::jump::stub::{ENTERED, LEFT, STUB_SIZE, STUBS};
@@ -224,7 +224,7 @@ impl Bench {
                     assert!(!self.told(heads).is_empty(), "{context}: nothing was recorded");
                     let entry = at_entry.unwrap_or_else(|| panic!("{context}: has begun"));
                     assert_eq!((undone.gpr, undone.rip), (entry.gpr, entry.rip), "{context}");
-                    if stub.way == Way::Realloc {
+                    if stub.way == StubKind::Realloc {
                         let frame = frames::at_slot(lab, cell, Addr(undone.sp())).unwrap();
                         assert_eq!((frame.caller.0, frame.args), (lab.peek(undone.sp()), scenario.args), "{context}");
                         assert_ne!(frame.what & FLAG_BEGAN, 0, "{context}");
@@ -341,7 +341,7 @@ fn without_number(lab: &Lab, cell: u64, what: u64) -> u64 {
 }
 
 /// These rules are known, and no others.
-fn publish_rules(lab: &Lab, known: &[(u64, Onward)]) {
+fn publish_rules(lab: &Lab, known: &[(u64, CallerRule)]) {
     let mut rules = lab.forget_rules();
     known.iter().for_each(|(ra, onward)| rules.publish(lab, *ra, ModuleId(1), *onward));
 }
@@ -351,8 +351,8 @@ fn publish_rules(lab: &Lab, known: &[(u64, Onward)]) {
 fn within_listed(lab: &Lab, regs: &mut Regs) {
     unknown_caller(lab, regs);
     nested(lab, OUTER, MALLOC, Nested::Own);
-    let up = Onward::Caller { form: Form::Rsp, offset: 8, rbp: RBP_SAME };
-    publish_rules(lab, &[(lab.landing().0, Onward::End(0)), (lab.inner_return(OUTER), up)]);
+    let up = CallerRule::Caller { form: Form::Rsp, offset: 8, rbp: RBP_SAME };
+    publish_rules(lab, &[(lab.landing().0, CallerRule::End(0)), (lab.inner_return(OUTER), up)]);
 }
 
 /// No stack can be found.
@@ -394,9 +394,9 @@ fn each_instruction_can_be_undone_and_interrupted() {
     for scenario in all_scenarios() {
         let lab = &bench.puppet.lab;
         let mut nodes = lab.forget_nodes(INDEX_LEAST);
-        assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, Onward::End(KNOWN)));
-        assert!(nodes.publish(lab, 2, 0, lab.inner_return(OUTER), Onward::End(2)));
-        assert!(nodes.publish(lab, 3, 0, lab.inner_return(OUTER_OF_FREE), Onward::End(3)));
+        assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, CallerRule::End(KNOWN)));
+        assert!(nodes.publish(lab, 2, 0, lab.inner_return(OUTER), CallerRule::End(2)));
+        assert!(nodes.publish(lab, 3, 0, lab.inner_return(OUTER_OF_FREE), CallerRule::End(3)));
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.check(&scenario)));
         match checked {
             Ok(n) => looked_at += n,
@@ -416,7 +416,7 @@ fn calls_are_timed_now_and_then() {
     let bench = Bench::new();
     let lab = &bench.puppet.lab;
     let mut nodes = lab.forget_nodes(INDEX_LEAST);
-    assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, Onward::End(KNOWN)));
+    assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, CallerRule::End(KNOWN)));
     let malloc = all_scenarios().into_iter().find(|scenario| scenario.name == "malloc").unwrap();
     for (timed, calls, expected) in
         [(TIMED_MARK, 2048, 6..=10), (0, 1, 1..=1), (TIMED_MARK, 1, 0..=0), (TIMED_NEVER, 512, 0..=0)]
@@ -442,7 +442,7 @@ fn picked_calls_draw_and_note_their_blocks() {
     let bench = Bench::new();
     let lab = &bench.puppet.lab;
     let mut nodes = lab.forget_nodes(INDEX_LEAST);
-    assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, Onward::End(KNOWN)));
+    assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, CallerRule::End(KNOWN)));
     let scenarios = all_scenarios();
     let run = |name: &str| {
         bench.begin(scenarios.iter().find(|scenario| scenario.name == name).unwrap());

@@ -4,7 +4,7 @@ use crate::addr::ModuleId;
 use crate::arch::reg;
 use crate::jump::layout::*;
 use crate::jump::lists::{self, Lists};
-use crate::jump::nodes::Onward;
+use crate::jump::nodes::CallerRule;
 use crate::jump::shared::Shared;
 use crate::jump::tails::Tails;
 use crate::tracer::jump::testing::*;
@@ -66,11 +66,11 @@ fn rule(base: Base, offset: i32, rbp: i8) -> Rule {
 }
 
 /// The same as the routine is told of it, where the stack is number `node`.
-pub(super) fn onward(made: Made, node: u32) -> Onward {
+pub(super) fn onward(made: Made, node: u32) -> CallerRule {
     match made {
-        Made::End => Onward::End(node),
-        Made::Unknown => Onward::Unknown,
-        Made::Rule(base, offset, rbp) => Onward::Caller {
+        Made::End => CallerRule::End(node),
+        Made::Unknown => CallerRule::Unknown,
+        Made::Rule(base, offset, rbp) => CallerRule::Caller {
             form: match base {
                 Base::Rsp => Form::Rsp,
                 Base::Rbp => Form::Rbp,

@@ -47,7 +47,7 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("realloc, copied", realloc, [16, 24, 0], unknown_caller, &both, 0, 0);
     let listed: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
-        publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
+        publish_rules(lab, &[(lab.landing().0, CallerRule::End(0))]);
     };
     let in_list = |kind, function| what(kind, function, 0) | FLAG_LISTED;
     add("malloc, listed", malloc, [24, 0, 0], listed, &[in_list(Kind::Ended, malloc)], 0, 0);
@@ -56,7 +56,7 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("realloc, listed", realloc, [16, 24, 0], listed, &listed_both, 0, 0);
     let round_the_end: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
-        publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
+        publish_rules(lab, &[(lab.landing().0, CallerRule::End(0))]);
         for at in [CELL_LISTED, CELL_LIST_TAIL] {
             lab.set_word(cell_at(0) + at, LIST_WORDS - 3);
         }
@@ -65,13 +65,13 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("malloc, listed at the beginning again", malloc, [24, 0, 0], round_the_end, &[at_the_beginning], 0, 0);
     let no_room: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
-        publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
+        publish_rules(lab, &[(lab.landing().0, CallerRule::End(0))]);
         lab.set_word(cell_at(0) + CELL_LISTED, LIST_WORDS);
     };
     add("malloc, no room for a list", malloc, [24, 0, 0], no_room, &[], 1, 0);
     let listed_before: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
-        publish_rules(lab, &[(lab.landing().0, Onward::End(0))]);
+        publish_rules(lab, &[(lab.landing().0, CallerRule::End(0))]);
         Tails::default().publish(lab, tail_hash(0, &[lab.landing().0]), LISTED_BEFORE);
         lab.set_half(TAILED, 1);
     };
@@ -127,7 +127,7 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("latest walk: without", malloc, [24, 0, 0], skipped, &[of_latest], 0, 0);
     let listed_in_part: fn(&Lab, &mut Regs) = |lab, regs| {
         unknown_caller(lab, regs);
-        publish_rules(lab, &[(lab.landing().0, Onward::Caller { form: Form::Rsp, offset: 16, rbp: RBP_SAME })]);
+        publish_rules(lab, &[(lab.landing().0, CallerRule::Caller { form: Form::Rsp, offset: 16, rbp: RBP_SAME })]);
     };
     add("malloc, listed in part", malloc, [24, 0, 0], listed_in_part, &[copied(Kind::Ended, malloc)], 0, 0);
     add("within another, listed in part", OUTER, [24, 0, 0], within_listed, &[in_list(Kind::Ended, OUTER)], 1, 0);
@@ -414,12 +414,12 @@ fn latest(lab: &Lab, regs: &mut Regs, known: usize, change: fn(&mut [Check])) {
     let landing = lab.landing().0;
     let [_, second, third, last] = frames_of(regs);
     let rules = [
-        (landing, Onward::Caller { form: Form::Rsp, offset: 32, rbp: -2 }),
-        (second.1, Onward::Caller { form: Form::Rbp, offset: 16, rbp: -2 }),
-        (third.1, Onward::Caller { form: Form::LoadRbp, offset: -8, rbp: 0 }),
-        (last.1, Onward::End(0)),
+        (landing, CallerRule::Caller { form: Form::Rsp, offset: 32, rbp: -2 }),
+        (second.1, CallerRule::Caller { form: Form::Rbp, offset: 16, rbp: -2 }),
+        (third.1, CallerRule::Caller { form: Form::LoadRbp, offset: -8, rbp: 0 }),
+        (last.1, CallerRule::End(0)),
         // what a handler calls from, whose walk ends there
-        (lab.handler_landing().0, Onward::End(0)),
+        (lab.handler_landing().0, CallerRule::End(0)),
     ];
     publish_rules(lab, &rules);
     for (at, ra) in [second, third, last] {
