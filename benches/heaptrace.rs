@@ -1,5 +1,5 @@
-//! `cargo bench`: what tracing costs on this machine, in one run, as a table with ratios and the limits that the project
-//! sets itself. Tools that are not installed are left out.
+//! `cargo bench`: what tracing costs on this machine, in one run, as a table with ratios and the limits that the
+//! project sets itself. Tools that are not installed are left out.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that can't measure must not go on")]
 

@@ -1,5 +1,6 @@
-//! What it takes to tell who holds the blocks of a process that nobody has traced: `heaptrace heap` beside programs with millions of blocks, as a user runs it, with the types that their debug
-//! information declares and without (`--no-types`). Limits: 10 s, and 100 bytes of heaptrace's own memory a block, of 10,000,000 blocks in 4 GiB.
+//! What it takes to tell who holds the blocks of a process that nobody has traced: `heaptrace heap` beside programs
+//! with millions of blocks, as a user runs it, with the types that their debug information declares and without
+//! (`--no-types`). Limits: 10 s, and 100 bytes of heaptrace's own memory a block, of 10,000,000 blocks in 4 GiB.
 //!
 //! `cargo bench --bench inspect -- 2000000` for another number of blocks.
 

@@ -55,8 +55,8 @@ fn main() {
     }
 }
 
-/// Half of the memory belongs to blocks, the rest is a root. Each block points to the next one of its list and to two others;
-/// what is left of it are numbers and text. A hundredth of the lists has no root.
+/// Half of the memory belongs to blocks, the rest is a root. Each block points to the next one of its list and to two
+/// others; what is left of it are numbers and text. A hundredth of the lists has no root.
 fn heap(shuffled: bool) -> (Vec<u64>, Vec<LiveBlock>, Roots) {
     let mut random = Random(1);
     let mut words: Vec<u64> = (0..WORDS as u64).map(|n| if n % 3 == 0 { 0x7361_2073_6920_6f20 } else { n }).collect();

@@ -1,4 +1,5 @@
-//! `cargo bench --bench model [-- PROGRAM…]`: what an event costs the heap model, on the streams of real programs, recorded in this run.
+//! `cargo bench --bench model [-- PROGRAM…]`: what an event costs the heap model, on the streams of real programs,
+//! recorded in this run.
 //!
 //! The limit is what the jump engine needs: the model is its consumer.
 
@@ -44,8 +45,8 @@ fn main() {
     }
 }
 
-/// So many events at once are in the processor's nearest cache, where the consumer of a ring has just made them. Read from a list of 40 MB,
-/// their 88 bytes each took 4 ns of an event.
+/// So many events at once are in the processor's nearest cache, where the consumer of a ring has just made them. Read
+/// from a list of 40 MB, their 88 bytes each took 4 ns of an event.
 const BATCH: usize = 128;
 
 /// The block of an event that allocates or frees one.

@@ -1,4 +1,5 @@
-//! `cargo bench --bench routine`: what the jump engine's routine adds to a pair of malloc and free, in nanoseconds of the calling thread.
+//! `cargo bench --bench routine`: what the jump engine's routine adds to a pair of malloc and free, in nanoseconds of
+//! the calling thread.
 //!
 //! The functions themselves do nothing, nobody drains, and the stacks are made up: each frame takes 48 bytes, every
 //! third is found by rbp. Then what the walk of a known stack takes in the order in which real programs call, recorded

@@ -1,5 +1,5 @@
-//! What an event costs the tables of the heap and of the stacks, and what a view of them costs while 1,000,000 blocks are live: on the
-//! tracer thread, and on the one that wants the figures.
+//! What an event costs the tables of the heap and of the stacks, and what a view of them costs while 1,000,000 blocks
+//! are live: on the tracer thread, and on the one that wants the figures.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
 

@@ -1,8 +1,8 @@
-//! `cargo bench --bench trace`: events a second through the writer of event traces, bytes an event, and events a second through the
-//! reader and the heap model, as `heaptrace convert` has them.
+//! `cargo bench --bench trace`: events a second through the writer of event traces, bytes an event, and events a second
+//! through the reader and the heap model, as `heaptrace convert` has them.
 //!
-//! The stream is made up: a heap of 10,000 blocks that grows and shrinks at random, 2,000 stacks, four threads, about as
-//! many frees, a tenth reallocs. Real programs repeat themselves more.
+//! The stream is made up: a heap of 10,000 blocks that grows and shrinks at random, 2,000 stacks, four threads, about
+//! as many frees, a tenth reallocs. Real programs repeat themselves more.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a benchmark that can't measure must not go on")]
 
@@ -194,8 +194,8 @@ fn write_to(output: Output, events: &[Event]) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
-/// The tracer's memory depends on live blocks and stacks, not on how many events there were: model and writer after a tenth of ten
-/// million allocations and frees, and after all.
+/// The tracer's memory depends on live blocks and stacks, not on how many events there were: model and writer after a
+/// tenth of ten million allocations and frees, and after all.
 fn memory() -> (u64, u64) {
     let packer = Encoder::new(Count::default(), 3).expect("zstd");
     let writer = TraceWriter::new(Box::new(Output::Packed(packer)), session(), Vec::new(), PIECE);
@@ -239,7 +239,8 @@ fn main() {
         first as f64 / 1048576.0,
         last as f64 / 1048576.0
     );
-    // The tables of blocks find their largest size one after the other: 0.4 MiB in the second million, 0.02 in the tenth.
+    // The tables of blocks find their largest size one after the other: 0.4 MiB in the second million, 0.02 in the
+    // tenth.
     assert!(last < first + (2 << 20), "memory grows with the number of events");
     let events = stream();
     let count = events.len() as f64;

@@ -58,7 +58,8 @@ impl Addr {
 const SCRIPTS: u64 = 0xff00_0000_0000_0000;
 
 impl Addr {
-    /// The place that stands for a line of a function that an interpreter runs, by its number in the session: no code lies there.
+    /// The place that stands for a line of a function that an interpreter runs, by its number in the session: no code
+    /// lies there.
     pub const fn of_script(number: u32) -> Self {
         Self(SCRIPTS | number as u64)
     }
@@ -71,11 +72,11 @@ impl Addr {
 
 /// The code address of one stack frame.
 ///
-/// A return address points *behind* the call, which may be the next line, the next function or, after a call
-/// that never returns, the next function's first byte. Every look-up (CFI, symbols, lines) must therefore use
-/// the address less one, except where the frame stands at exactly this instruction: it was interrupted there (the
-/// innermost frame, and the frame below a signal handler), or it is to begin there (the trampoline that a signal handler
-/// returns to, and the function that a fiber's first one returns to).
+/// A return address points *behind* the call, which may be the next line, the next function or, after a call that never
+/// returns, the next function's first byte. Every look-up (CFI, symbols, lines) must therefore use the address less
+/// one, except where the frame stands at exactly this instruction: it was interrupted there (the innermost frame, and
+/// the frame below a signal handler), or it is to begin there (the trampoline that a signal handler returns to, and the
+/// function that a fiber's first one returns to).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FrameAddr {
     /// The frame was about to execute this instruction.
@@ -101,8 +102,8 @@ impl FrameAddr {
     }
 }
 
-/// A thread of the target, or a child that shares its memory. The kernel reuses thread ids; the serial number, given by us in the
-/// order in which threads were first seen, is never reused.
+/// A thread of the target, or a child that shares its memory. The kernel reuses thread ids; the serial number, given by
+/// us in the order in which threads were first seen, is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskId {
     /// Thread id in heaptrace's pid namespace.
@@ -111,8 +112,8 @@ pub struct TaskId {
     pub serial: u32,
 }
 
-/// A process of the session. The kernel reuses process ids; the number, given by us in the order in which processes came to be, is never
-/// reused.
+/// A process of the session. The kernel reuses process ids; the number, given by us in the order in which processes
+/// came to be, is never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProcessId {
     /// Process id in heaptrace's pid namespace.
@@ -121,13 +122,13 @@ pub struct ProcessId {
     pub number: u32,
 }
 
-/// A program image of a process: what it is from its start, a fork or an exec to the next exec or its end. Unique in a session,
-/// from 0 on. A [`StackId`] means something in its image only.
+/// A program image of a process: what it is from its start, a fork or an exec to the next exec or its end. Unique in a
+/// session, from 0 on. A [`StackId`] means something in its image only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ImageId(pub u32);
 
-/// One module (ELF object) loaded once. A library that is unloaded and loaded again gets a new id, so an
-/// address in a stack keeps its meaning. Unique in a session; a forked child has its parent's modules under the same ids.
+/// One module (ELF object) loaded once. A library that is unloaded and loaded again gets a new id, so an address in a
+/// stack keeps its meaning. Unique in a session; a forked child has its parent's modules under the same ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ModuleId(pub u32);
 
@@ -136,8 +137,8 @@ impl ModuleId {
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// An interned call stack: an index into the [`crate::unwinder::StackTable`] of its image. The table of a forked child begins as a
-/// copy of its parent's.
+/// An interned call stack: an index into the [`crate::unwinder::StackTable`] of its image. The table of a forked child
+/// begins as a copy of its parent's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct StackId(pub u32);
 
@@ -148,7 +149,8 @@ impl StackId {
     pub const EXISTING: Self = Self(u32::MAX);
 }
 
-/// A test of a test program, by its name: tests of one name are one. From 0 on in each image; a forked child has its parent's.
+/// A test of a test program, by its name: tests of one name are one. From 0 on in each image; a forked child has its
+/// parent's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TestId(pub u32);
 

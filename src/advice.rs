@@ -1,7 +1,7 @@
 //! Advice: what a program could do to allocate less, as far as its figures prove it.
 //!
-//! Pure rules over the figures of sites, each of which names the figures that it follows from. What they don't prove is not advised;
-//! `docs/guide/advice.md` tells the limits.
+//! Pure rules over the figures of sites, each of which names the figures that it follows from. What they don't prove is
+//! not advised; `docs/guide/advice.md` tells the limits.
 
 use crate::figures::{Amount, Arena, Capacity, CrossThreadFreed, Growth};
 use serde::Serialize;
@@ -30,7 +30,8 @@ const MIN_COPIED: u64 = 64 << 10;
 /// ... if buffers have grown so many times on average: pairs of sizes that fit by chance make no series, ...
 const MIN_SERIES: u64 = 3;
 
-/// ... and if that is this share of all bytes allocated, or the largest of them has this share of the peak, in tenths of a percent.
+/// ... and if that is this share of all bytes allocated, or the largest of them has this share of the peak, in tenths
+/// of a percent.
 const COPIED_WORTH: u64 = 10;
 const GROWN_WORTH: u64 = WORTH;
 
@@ -62,7 +63,8 @@ const UNWRITTEN_OF_ALL: u64 = 10;
 /// What is known of a site.
 #[derive(Clone, Debug, Default)]
 pub struct SiteFigures {
-    /// Sites of the same place are one to people: the same call, reached on different ways. None: nobody knows where it is.
+    /// Sites of the same place are one to people: the same call, reached on different ways. None: nobody knows where it
+    /// is.
     pub place: Option<usize>,
     /// All that was allocated there.
     pub allocated: Amount,
@@ -339,7 +341,7 @@ fn never_written(site: &SiteFigures, whole: &WholeFigures) -> Told {
 mod tests {
     use super::*;
 
-    const WHOLE: WholeFigures = WholeFigures {
+    const OF_ALL: WholeFigures = WholeFigures {
         allocated: Amount { objects: 10_000, bytes: 8 << 20 },
         frees: 9_000,
         peak_bytes: 2 << 20,
@@ -359,9 +361,9 @@ mod tests {
     fn one_site_has_most_of_a_peak_from_its_half_on() {
         let site = |bytes| SiteFigures { at_peak: amount(3, bytes), ..SiteFigures::default() };
         let proof = Proof::LargestAtPeak { blocks: 3, bytes: 1 << 20, peak_bytes: 2 << 20 };
-        assert_eq!(told(site(1 << 20), &WHOLE), [proof]);
-        assert_eq!(told(site((1 << 20) - 4096), &WHOLE), []);
-        assert_eq!(told(site(1000), &WholeFigures { peak_bytes: 1000, ..WHOLE }), [], "a small peak");
+        assert_eq!(told(site(1 << 20), &OF_ALL), [proof]);
+        assert_eq!(told(site((1 << 20) - 4096), &OF_ALL), []);
+        assert_eq!(told(site(1000), &WholeFigures { peak_bytes: 1000, ..OF_ALL }), [], "a small peak");
     }
 
     #[test]
@@ -380,15 +382,15 @@ mod tests {
             per_second: 950,
             mean_lifetime_ns: None,
         };
-        assert_eq!(told(site(1900, 2000), &WHOLE), [proof], "how long the others lived says nothing of these");
-        let [Proof::Temporaries { mean_lifetime_ns, .. }] = told(site(2000, 2000), &WHOLE)[..] else { panic!() };
+        assert_eq!(told(site(1900, 2000), &OF_ALL), [proof], "how long the others lived says nothing of these");
+        let [Proof::Temporaries { mean_lifetime_ns, .. }] = told(site(2000, 2000), &OF_ALL)[..] else { panic!() };
         assert_eq!(mean_lifetime_ns, Some(7));
-        assert_eq!(told(site(1790, 2000), &WHOLE), [], "others of its blocks live on");
-        assert_eq!(told(site(999, 999), &WHOLE), [], "few");
-        let more = WholeFigures { allocated: amount(40_000, 1 << 20), ..WHOLE };
+        assert_eq!(told(site(1790, 2000), &OF_ALL), [], "others of its blocks live on");
+        assert_eq!(told(site(999, 999), &OF_ALL), [], "few");
+        let more = WholeFigures { allocated: amount(40_000, 1 << 20), ..OF_ALL };
         assert_eq!(told(site(1900, 2000), &more), [], "few of all");
         let growth = Growth { growths: 1000, buffers: 900, ..Growth::default() };
-        assert_eq!(told(SiteFigures { growth, ..site(1900, 2000) }, &WHOLE), [], "freed as they grow");
+        assert_eq!(told(SiteFigures { growth, ..site(1900, 2000) }, &OF_ALL), [], "freed as they grow");
     }
 
     #[test]
@@ -397,7 +399,7 @@ mod tests {
             Growth { buffers: 4, growths: 12, copies: 8, copied_bytes: 64 << 10, largest_bytes: 9000, outgrown: 0 };
         let site = |growth| SiteFigures { growth, ..SiteFigures::default() };
         let proof = Proof::Growth { buffers: 4, growths: 12, copies: 8, copied_bytes: 64 << 10, largest_bytes: 9000 };
-        let little = WholeFigures { allocated: amount(10_000, 6 << 20), ..WHOLE };
+        let little = WholeFigures { allocated: amount(10_000, 6 << 20), ..OF_ALL };
         assert_eq!(told(site(growth), &little), [proof]);
         for less in [
             Growth { buffers: 5, ..growth },
@@ -413,7 +415,7 @@ mod tests {
         let growth = Growth { buffers: 4, growths: 12, copies: 12, largest_bytes: 32 << 10, ..Growth::default() };
         let is_told = |copied_bytes, largest_bytes| {
             let growth = Growth { copied_bytes, largest_bytes, ..growth };
-            !told(SiteFigures { growth, ..SiteFigures::default() }, &WHOLE).is_empty()
+            !told(SiteFigures { growth, ..SiteFigures::default() }, &OF_ALL).is_empty()
         };
         // of 8 MiB that were allocated, and of 2 MiB at the peak
         assert!(is_told((8 << 20) / 100 + 1, 32 << 10));
@@ -422,7 +424,8 @@ mod tests {
         assert!(!is_told(64 << 10, (2 << 20) / 20 - 4096), "a small one");
     }
 
-    /// Against glibc's own rule: a request gets the smallest multiple of 16 that holds it and 8 bytes more, and at least 32.
+    /// Against glibc's own rule: a request gets the smallest multiple of 16 that holds it and 8 bytes more, and at
+    /// least 32.
     #[test]
     fn a_block_misses_a_smaller_chunk_by_what_it_has_more_than_that_would_hold() {
         let chunk = |size: u64| (size + 8).next_multiple_of(16).max(32);
@@ -430,11 +433,11 @@ mod tests {
             let site = SiteFigures { sizes_at_peak: vec![(size, 10_000)], ..SiteFigures::default() };
             let missed = (1..=3).find(|less| size >= *less && chunk(size - less) < chunk(size));
             let expected = missed.map(|excess| Proof::SizeClass { size, excess, blocks: 10_000, bytes: 160_000 });
-            assert_eq!(told(site, &WHOLE), Vec::from_iter(expected), "{size}");
+            assert_eq!(told(site, &OF_ALL), Vec::from_iter(expected), "{size}");
         }
         let site = SiteFigures { sizes_at_peak: vec![(25, 10_000)], ..SiteFigures::default() };
-        assert_eq!(told(site.clone(), &WholeFigures { is_glibc: false, ..WHOLE }), []);
-        assert_eq!(told(site, &WholeFigures { peak_bytes: 1 << 30, ..WHOLE }), []);
+        assert_eq!(told(site.clone(), &WholeFigures { is_glibc: false, ..OF_ALL }), []);
+        assert_eq!(told(site, &WholeFigures { peak_bytes: 1 << 30, ..OF_ALL }), []);
     }
 
     #[test]
@@ -442,9 +445,9 @@ mod tests {
         let site =
             |freed_elsewhere| SiteFigures { freed: amount(4000, 400_000), freed_elsewhere, ..SiteFigures::default() };
         let proof = Proof::FreedElsewhere { freed_elsewhere: 3600, freed: 4000, bytes: 360_000, arena: None };
-        assert_eq!(told(site(3600), &WHOLE), [proof]);
-        assert_eq!(told(site(3590), &WHOLE), []);
-        assert_eq!(told(site(3600), &WholeFigures { frees: 100_000, ..WHOLE }), []);
+        assert_eq!(told(site(3600), &OF_ALL), [proof]);
+        assert_eq!(told(site(3590), &OF_ALL), []);
+        assert_eq!(told(site(3600), &WholeFigures { frees: 100_000, ..OF_ALL }), []);
     }
 
     #[test]
@@ -467,7 +470,7 @@ mod tests {
             bytes: 400_000,
             arena: Some(CrossThreadFreed { blocks: 1500, arena: arena(32) }),
         };
-        assert_eq!(advise(sites.clone(), &WHOLE).iter().map(|advice| advice.proof).collect::<Vec<_>>(), [proof]);
+        assert_eq!(advise(sites.clone(), &OF_ALL).iter().map(|advice| advice.proof).collect::<Vec<_>>(), [proof]);
     }
 
     #[test]
@@ -477,10 +480,10 @@ mod tests {
             ..SiteFigures::default()
         };
         let proof = Proof::NeverWritten { never_written_bytes: 90 << 10, blocks: 10, bytes: 300 << 10 };
-        assert_eq!(told(site(90 << 10, 300 << 10), &WHOLE), [proof]);
-        assert_eq!(told(site((64 << 10) - 1, 100 << 10), &WHOLE), [], "little");
-        assert_eq!(told(site(90 << 10, 361 << 10), &WHOLE), [], "most of it is written");
-        let more = WholeFigures { allocated: amount(10_000, 10 << 20), ..WHOLE };
+        assert_eq!(told(site(90 << 10, 300 << 10), &OF_ALL), [proof]);
+        assert_eq!(told(site((64 << 10) - 1, 100 << 10), &OF_ALL), [], "little");
+        assert_eq!(told(site(90 << 10, 361 << 10), &OF_ALL), [], "most of it is written");
+        let more = WholeFigures { allocated: amount(10_000, 10 << 20), ..OF_ALL };
         assert_eq!(told(site(90 << 10, 300 << 10), &more), [], "little of all");
     }
 
@@ -511,10 +514,10 @@ mod tests {
             per_second: 600,
             mean_lifetime_ns: Some(3),
         };
-        assert_eq!(advise(sites.clone(), &WHOLE), [Advice { site: 1, proof, permille: 120 }]);
+        assert_eq!(advise(sites.clone(), &OF_ALL), [Advice { site: 1, proof, permille: 120 }]);
         let narrow = |place| SiteFigures { place, sizes_at_peak: vec![(25, 5000), (41, 10)], ..SiteFigures::default() };
         let proof = Proof::SizeClass { size: 25, excess: 1, blocks: 10_000, bytes: 160_000 };
-        let told = advise([narrow(Some(0)), narrow(Some(0))], &WHOLE);
+        let told = advise([narrow(Some(0)), narrow(Some(0))], &OF_ALL);
         assert_eq!(told.iter().map(|advice| advice.proof).collect::<Vec<_>>(), [proof]);
     }
 
@@ -524,7 +527,7 @@ mod tests {
         let growth =
             Growth { buffers: 1, growths: 12, copies: 12, copied_bytes: 1 << 20, largest_bytes: 1 << 20, outgrown: 0 };
         let grown = SiteFigures { growth, ..SiteFigures::default() };
-        let order: Vec<usize> = advise([grown, at_peak(1 << 20)], &WHOLE).iter().map(|advice| advice.site).collect();
+        let order: Vec<usize> = advise([grown, at_peak(1 << 20)], &OF_ALL).iter().map(|advice| advice.site).collect();
         assert_eq!(order, [1, 0]);
     }
 }

@@ -62,8 +62,8 @@ pub enum Kind {
         count: Option<Arg>,
     },
     /// Resizes `old` to `size` bytes where it is, or leaves it as it is. It has succeeded if the result is at least
-    /// `size`: jemalloc's xallocx returns the block's real size, mimalloc's mi_expand the block's address (which exceeds
-    /// any size) or null.
+    /// `size`: jemalloc's xallocx returns the block's real size, mimalloc's mi_expand the block's address (which
+    /// exceeds any size) or null.
     ResizeInPlace {
         /// The block.
         old: Arg,
@@ -236,7 +236,8 @@ impl AllocatorTable {
         self.get(id).is_some_and(|function| function.family == Family::Mapping)
     }
 
-    /// A table that can do nothing but tell names: of functions that another heaptrace knew, by the ids that they had there.
+    /// A table that can do nothing but tell names: of functions that another heaptrace knew, by the ids that they had
+    /// there.
     pub fn of_names<'a>(names: impl IntoIterator<Item = (FunctionId, &'a str)>) -> Self {
         let unknown = Function {
             symbol: String::new(),
@@ -295,7 +296,8 @@ impl AllocatorTable {
 
     /// Parses the argument of `--alloc-fn`: `SYMBOL` or `MODULE+0xOFFSET`, then optionally `:KEY=VALUE,…` with the keys
     /// `size` (default arg1), `count` (multiplies the size), `old` (makes it a realloc of that argument) and `result`
-    /// (`ret`, the default, or `argN`: the block's address is written to where argN points). Arguments are `arg1` to `arg6`.
+    /// (`ret`, the default, or `argN`: the block's address is written to where argN points). Arguments are `arg1` to
+    /// `arg6`.
     pub fn parse_alloc_fn(spec: &str) -> Result<Declaration, SpecError> {
         spec::parse_alloc_fn(spec)
     }

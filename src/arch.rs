@@ -62,8 +62,8 @@ impl Regs {
         ]
     }
 
-    /// The registers that a function keeps for its caller (System V: rbx, rbp, rsp, r12 to r15); the others are zero. At a
-    /// function's entry, what the others hold is of no use to the caller any more.
+    /// The registers that a function keeps for its caller (System V: rbx, rbp, rsp, r12 to r15); the others are zero.
+    /// At a function's entry, what the others hold is of no use to the caller any more.
     #[must_use]
     pub fn kept_by_callees(&self) -> Self {
         let mut kept = Self { gpr: [0; 16], ..*self };

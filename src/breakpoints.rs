@@ -1,5 +1,5 @@
-//! The table of breakpoints of one address space: what a hit means, and how the thread gets past it. Pure. What stood there
-//! before is in the table of [patches](crate::patches).
+//! The table of breakpoints of one address space: what a hit means, and how the thread gets past it. Pure. What stood
+//! there before is in the table of [patches](crate::patches).
 //!
 //! Breakpoints belong to an address space, not to a process or thread: threads and vfork children share one table, a
 //! forked child gets a clone, exec starts an empty one. One address can serve several purposes; its int3 goes with
@@ -112,8 +112,8 @@ pub struct Breakpoint {
     pub planned: Planned,
     /// What a hit means.
     pub purposes: Purposes,
-    /// Where the pad is, once it was written. Needed from the start for [`StepOver::Pad`]; for [`StepOver::Emulate`] when
-    /// the emulator first asks for it.
+    /// Where the pad is, once it was written. Needed from the start for [`StepOver::Pad`]; for [`StepOver::Emulate`]
+    /// when the emulator first asks for it.
     pub pad: Option<Addr>,
     /// Whether the function that begins here branches back to its first instruction; None: nobody has asked yet.
     pub loops_to_entry: Option<bool>,
@@ -137,9 +137,9 @@ impl Breakpoint {
         self.planned.len >= 2
     }
 
-    /// Counts a hit of a return site; `matched`: a call in progress returned there. True if it is time to have a breakpoint
-    /// there only while a call is in progress: the site is mostly passed by others, as behind an indirect call that calls an
-    /// allocator now and then.
+    /// Counts a hit of a return site; `matched`: a call in progress returned there. True if it is time to have a
+    /// breakpoint there only while a call is in progress: the site is mostly passed by others, as behind an indirect
+    /// call that calls an allocator now and then.
     pub const fn count_return(&mut self, matched: bool) -> bool {
         const MIN_RETURNS: u32 = 64;
         const SPURIOUS_PER_USEFUL: u32 = 8;
@@ -181,7 +181,8 @@ impl BreakpointTable {
         self.by_address.insert(addr, breakpoint);
     }
 
-    /// Removes a purpose at `addr`, unless it is the last one: then the breakpoint itself has to go, and false is returned.
+    /// Removes a purpose at `addr`, unless it is the last one: then the breakpoint itself has to go, and false is
+    /// returned.
     pub fn remove_purpose(&mut self, addr: Addr, purpose: Purpose) -> bool {
         let Some(breakpoint) = self.by_address.get_mut(&addr) else { return true };
         let mut rest = breakpoint.purposes;

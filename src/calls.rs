@@ -43,12 +43,12 @@ pub struct Entry {
     pub module: ModuleId,
     /// The module that the return address lies in.
     pub caller_module: ModuleId,
-    /// Whether the allocator's own code has made the call: the return address lies in a module that has probes, or, where
-    /// the program and its allocator share one module (static linking), in a function that has one; and the function called
-    /// there is none of the C++ runtime's, as for an exception's object.
+    /// Whether the allocator's own code has made the call: the return address lies in a module that has probes, or,
+    /// where the program and its allocator share one module (static linking), in a function that has one; and the
+    /// function called there is none of the C++ runtime's, as for an exception's object.
     pub caller_is_allocator: bool,
-    /// Whether the function entered only passes the call on to another one with a probe: its arguments are of interest, the
-    /// call is not.
+    /// Whether the function entered only passes the call on to another one with a probe: its arguments are of interest,
+    /// the call is not.
     pub is_wrapper: bool,
     /// The wrapper that has made the call, or that was entered itself: where it begins.
     pub wrapper: Option<Addr>,
@@ -171,7 +171,8 @@ impl Calls {
                 None => true,
                 // What it unmaps may be the program's, which has given it the memory.
                 Some(MapCall::Unmap { .. }) => false,
-                // Another module's allocator maps its memory by the C library's functions at any time, not only when it is called.
+                // Another module's allocator maps its memory by the C library's functions at any time, not only when it
+                // is called.
                 Some(_) => entry.caller_is_allocator && entry.caller_module != entry.module,
             },
             _ => freed == Some(Addr::NULL),
@@ -201,8 +202,8 @@ impl Calls {
         table.get(entry.function).map(|function| Operation::of(function.kind, &entry.args).as_asked(asked))
     }
 
-    /// Begins a call that [`Calls::classify`] found to be one of its own. `stack` is the stack at its entry, or the empty one if
-    /// nothing is `recorded` of it.
+    /// Begins a call that [`Calls::classify`] found to be one of its own. `stack` is the stack at its entry, or the
+    /// empty one if nothing is `recorded` of it.
     pub fn enter(
         &mut self,
         entry: &Entry,
@@ -276,8 +277,8 @@ impl Calls {
         Entered { watch: Some(entry.return_addr) }
     }
 
-    /// Takes a call over in the middle: its entry has been told, by whatever engine, its return has not. `declared`: by the user,
-    /// see [`AllocatorTable::is_declared`].
+    /// Takes a call over in the middle: its entry has been told, by whatever engine, its return has not. `declared`: by
+    /// the user, see [`AllocatorTable::is_declared`].
     pub fn adopt(
         &mut self,
         entry: &Entry,
@@ -291,12 +292,14 @@ impl Calls {
         frames.push(call, &mut Dropping { dropped_sites: &mut self.dropped_sites, emit });
     }
 
-    /// Where the block's address is to be read before [`Self::leave`] is told of a return to `site` with the stack pointer `sp`.
+    /// Where the block's address is to be read before [`Self::leave`] is told of a return to `site` with the stack
+    /// pointer `sp`.
     pub fn out_argument(&self, task: TaskId, site: Addr, sp: u64) -> Option<Addr> {
         self.operation_ending(task, site, sp)?.out_argument()
     }
 
-    /// What the call is about that ends with a return to `site` with the stack pointer `sp`, before [`Self::leave`] is told of it.
+    /// What the call is about that ends with a return to `site` with the stack pointer `sp`, before [`Self::leave`] is
+    /// told of it.
     pub fn operation_ending(&self, task: TaskId, site: Addr, sp: u64) -> Option<Operation> {
         let owner = self.owner_of_return(task, site, sp)?;
         Some(self.tasks.get(&owner)?.returning(site, sp)?.operation)
@@ -308,8 +311,8 @@ impl Calls {
         Some(self.tasks.get(&owner)?.returning(site, sp)?.function)
     }
 
-    /// By its serial number, the thread in whose call that is which returns to `site` at `sp` in `task`: its own, or another one's, as a fiber goes on
-    /// where it is resumed.
+    /// By its serial number, the thread in whose call that is which returns to `site` at `sp` in `task`: its own, or
+    /// another one's, as a fiber goes on where it is resumed.
     fn owner_of_return(&self, task: TaskId, site: Addr, sp: u64) -> Option<u32> {
         let returns = |frames: &Frames| frames.returning(site, sp).is_some();
         if self.tasks.get(&task.serial).is_some_and(returns) {
@@ -329,8 +332,8 @@ impl Calls {
         (!was_recorded).then_some(call.call().stack)
     }
 
-    /// Ends a call. It matches only if the stack pointer is where this call's entry left it; calls that began later on this
-    /// thread and have not returned will not any more: they are dropped.
+    /// Ends a call. It matches only if the stack pointer is where this call's entry left it; calls that began later on
+    /// this thread and have not returned will not any more: they are dropped.
     pub fn leave(&mut self, at: &Return, emit: &mut Emit<'_>) -> ReturnMatch {
         let owner = self.owner_of_return(at.task, at.site, at.sp).unwrap_or(at.task.serial);
         let Some(frames) = self.tasks.get_mut(&owner) else { return ReturnMatch::Spurious };
@@ -351,8 +354,8 @@ impl Calls {
         }
     }
 
-    /// The latest call of the thread can't be followed to its end, as no breakpoint can be set at its return address. It is
-    /// taken to succeed, as nearly all calls do.
+    /// The latest call of the thread can't be followed to its end, as no breakpoint can be set at its return address.
+    /// It is taken to succeed, as nearly all calls do.
     pub fn give_up_latest(&mut self, task: TaskId, emit: &mut Emit<'_>) {
         if let Some(call) = self.tasks.get_mut(&task.serial).and_then(Frames::pop_latest) {
             outcome::unseen_outcome(call.operation, call.call(), &mut |event| {
@@ -382,7 +385,8 @@ impl Calls {
         }
     }
 
-    /// Calls went unseen for a while: those that had begun before may have returned, and others of their threads may return to the same places.
+    /// Calls went unseen for a while: those that had begun before may have returned, and others of their threads may
+    /// return to the same places.
     pub fn forget_all(&mut self, emit: &mut Emit<'_>) {
         // a gap is told as such
         let hold_back = &mut |event| match event {
@@ -403,7 +407,8 @@ impl Calls {
         }
     }
 
-    /// The calls of another process, whose only thread `child` came to be as a copy of `parent`: it is in the same calls.
+    /// The calls of another process, whose only thread `child` came to be as a copy of `parent`: it is in the same
+    /// calls.
     #[must_use]
     pub fn fork(&self, parent: TaskId, child: TaskId) -> Self {
         let frames = self.tasks.get(&parent.serial).map(|frames| (child.serial, frames.of_copy(child)));
@@ -420,7 +425,8 @@ impl Calls {
         self.tasks.values().any(|frames| frames.return_to(site))
     }
 
-    /// Whether something is known of the thread that concerns its next call: it is in a call, or an operator has told what it was asked for.
+    /// Whether something is known of the thread that concerns its next call: it is in a call, or an operator has told
+    /// what it was asked for.
     pub fn concerns_next(&self, task: TaskId) -> bool {
         self.tasks.get(&task.serial).is_some_and(|frames| !frames.is_empty() || frames.was_told())
     }
@@ -473,8 +479,8 @@ impl Dropping<'_, '_> {
     }
 }
 
-/// The alignment that an operator was asked for, or told, as far as the call itself says it: 0 for one without, None if another function was
-/// called, or nobody saw which.
+/// The alignment that an operator was asked for, or told, as far as the call itself says it: 0 for one without, None if
+/// another function was called, or nobody saw which.
 pub fn align_as_told(
     operation: Operation,
     function: &Function,

@@ -47,7 +47,8 @@ impl CheckRules {
         }
     }
 
-    /// Marks in the profile what is suppressed and what was known before, then sets [`Profile::verdict`] and [`Profile::budgets`].
+    /// Marks in the profile what is suppressed and what was known before, then sets [`Profile::verdict`] and
+    /// [`Profile::budgets`].
     pub(crate) fn judge(&self, profile: &mut Profile, circumstances: &Completeness) {
         let mut suppressions = self.suppressions.clone();
         if let Some(module) = &circumstances.turned_off_by {

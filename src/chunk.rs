@@ -1,7 +1,8 @@
-//! A piece of a table that a view can share with the table: it is copied only when it is written while a view still holds it.
+//! A piece of a table that a view can share with the table: it is copied only when it is written while a view still
+//! holds it.
 //!
-//! `Arc::make_mut` would do the same at the price of an atomic operation for each write. Here a piece that nobody shares is told by its
-//! tag, so that writing one costs a branch.
+//! `Arc::make_mut` would do the same at the price of an atomic operation for each write. Here a piece that nobody
+//! shares is told by its tag, so that writing one costs a branch.
 
 use std::sync::Arc;
 

@@ -196,8 +196,8 @@ pub struct ProfileOptions {
     pub unwinder: Unwinder,
     /// Whether to resolve addresses to names.
     pub symbolize: bool,
-    /// Where separate debug files are looked for, in this order, before /usr/lib/debug: those of the options, then those
-    /// of $HEAPTRACE_DEBUG_PATH.
+    /// Where separate debug files are looked for, in this order, before /usr/lib/debug: those of the options, then
+    /// those of $HEAPTRACE_DEBUG_PATH.
     pub debug_dirs: Vec<PathBuf>,
     /// A folder below which the target's files are looked for instead of /.
     pub sysroot: Option<PathBuf>,

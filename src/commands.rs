@@ -110,8 +110,8 @@ pub fn exit_status(error: &anyhow::Error) -> u8 {
     error.chain().find_map(of_cause).unwrap_or(EXIT_OWN_FAILURE)
 }
 
-/// `error` and its causes in one line. Many errors say their cause themselves, for those who print them alone; it is not
-/// said twice.
+/// `error` and its causes in one line. Many errors say their cause themselves, for those who print them alone; it is
+/// not said twice.
 pub fn message(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -143,7 +143,8 @@ pub fn tell(text: &str) {
     let _ = writeln!(io::stderr(), "{}", told(text));
 }
 
-/// A message of ours. Lines after the first are indented, so that a file's name can't add one that looks like a message of its own.
+/// A message of ours. Lines after the first are indented, so that a file's name can't add one that looks like a message
+/// of its own.
 fn told(text: &str) -> String {
     format!("heaptrace: {}", lines(text.trim_end_matches('\n'), false).replace('\n', "\n  ").replace("\n  \n", "\n\n"))
 }

@@ -1,14 +1,19 @@
-//! A core file: the memory, registers and mappings of a process as the kernel, gdb's `gcore` or a crash handler has kept them. Pure: a file is its bytes.
+//! A core file: the memory, registers and mappings of a process as the kernel, gdb's `gcore` or a crash handler has
+//! kept them. Pure: a file is its bytes.
 //!
 //! ```text
 //! ELF header (ET_CORE), program headers
-//! PT_NOTE   NT_PRSTATUS (a thread's registers), NT_X86_XSTATE (its vector registers) … one each a thread, the one that got the signal first
-//!           NT_PRPSINFO (the program's name), NT_AUXV (where the program and the vdso are), NT_FILE (which file is mapped where)
-//! PT_LOAD   one a mapping: its addresses, and those of its bytes that were kept (core(5); fs/binfmt_elf.c of the kernel)
+//! PT_NOTE   of each thread NT_PRSTATUS (its registers) and NT_X86_XSTATE (its vector registers) …,
+//!             first of the one that got the signal
+//!           NT_PRPSINFO (the program's name), NT_AUXV (where the program and the vdso are),
+//!           NT_FILE (which file is mapped where)
+//! PT_LOAD   one a mapping: its addresses, and those of its bytes that were kept
+//!             (core(5); fs/binfmt_elf.c of the kernel)
 //! ```
 //!
-//! Of files that are mapped and were not written to, a core keeps the first page at most: the rest is read of the files. What a core does not tell is inferred: which mappings are the
-//! brk area (by the end of the program's data) and the first thread's stack (by what the kernel has put there), and which are shared (by their names).
+//! Of files that are mapped and were not written to, a core keeps the first page at most: the rest is read of the
+//! files. What a core does not tell is inferred: which mappings are the brk area (by the end of the program's data) and
+//! the first thread's stack (by what the kernel has put there), and which are shared (by their names).
 
 mod memory;
 mod notes;
@@ -190,7 +195,8 @@ impl CoreFile {
         }
     }
 
-    /// The first thread's stack holds what the kernel has put at its end; the vdso is where the kernel has told the program, and its data before it.
+    /// The first thread's stack holds what the kernel has put at its end; the vdso is where the kernel has told the
+    /// program, and its data before it.
     fn name_kernels(&mut self, on_stack: &[Option<u64>], vdso: Option<u64>) {
         let mut before: Option<usize> = None;
         for number in 0..self.mappings.len() {
@@ -241,7 +247,8 @@ impl CoreFile {
         Some(Addr(bias.wrapping_add(end)))
     }
 
-    /// The brk area: the first writable memory without a file behind the program's data, and what follows it without a gap.
+    /// The brk area: the first writable memory without a file behind the program's data, and what follows it without a
+    /// gap.
     fn name_brk_area(&mut self, data_end: Option<Addr>) {
         let Some(data_end) = data_end.and_then(|end| end.0.checked_next_multiple_of(PAGE_SIZE)).map(Addr) else {
             return;

@@ -1,9 +1,10 @@
 //! The Python functions that a thread of CPython 3.8 to 3.13 runs, read from outside.
 //!
-//! Pure: memory enters through [`ReadMemory`], native frames as ranges of the stack. What is read is believed only where the interpreter's
-//! own structures agree with each other and with the native stack: a thread's state names the thread, code objects are of the type
-//! of code objects, and Python's frames belong to that native frame of the interpreter's loop in which they say that they run. Where
-//! they do not, there are no Python frames, and the native ones stay.
+//! Pure: memory enters through [`ReadMemory`], native frames as ranges of the stack. What is read is believed only
+//! where the interpreter's own structures agree with each other and with the native stack: a thread's state names the
+//! thread, code objects are of the type of code objects, and Python's frames belong to that native frame of the
+//! interpreter's loop in which they say that they run. Where they do not, there are no Python frames, and the native
+//! ones stay.
 
 mod code;
 mod frames;
@@ -60,7 +61,8 @@ pub struct Interpreter {
     layout: Layout,
     codes: Codes,
     threads: Threads,
-    /// Of each thread the frames of the loop that no state explains, by their ends: they are not looked for again as long as they are there.
+    /// Of each thread the frames of the loop that no state explains, by their ends: they are not looked for again as
+    /// long as they are there.
     unexplained: FxHashMap<u64, Vec<Addr>>,
 }
 
@@ -84,8 +86,8 @@ impl Interpreter {
         Ok(Self { codes, threads, layout, unexplained: FxHashMap::default() })
     }
 
-    /// The Python functions that the thread with this thread pointer (pthread_self) runs in the frames `native`, the innermost first. Of a native frame in
-    /// which none can be told there is no run.
+    /// The Python functions that the thread with this thread pointer (pthread_self) runs in the frames `native`, the
+    /// innermost first. Of a native frame in which none can be told there is no run.
     ///
     /// # Errors
     /// Why none can be told.
@@ -127,8 +129,9 @@ impl Interpreter {
         Some(Some(PythonFrame { function, line }))
     }
 
-    /// Until 3.10, where nothing but their number ties frames to native ones: those of the thread's only state. If there are several, that of the first
-    /// interpreter counts: while the thread is in another one, its frames are not as many.
+    /// Until 3.10, where nothing but their number ties frames to native ones: those of the thread's only state. If
+    /// there are several, that of the first interpreter counts: while the thread is in another one, its frames are not
+    /// as many.
     fn by_number<M>(
         &mut self,
         memory: &mut M,
@@ -148,7 +151,8 @@ impl Interpreter {
         if claims.is_empty() { Err(Unavailable::Frames) } else { Ok(claims) }
     }
 
-    /// Since 3.11, where frames say by their place on the stack in which native ones they run: whichever state has them.
+    /// Since 3.11, where frames say by their place on the stack in which native ones they run: whichever state has
+    /// them.
     fn by_place<M>(
         &mut self,
         memory: &mut M,
@@ -172,7 +176,8 @@ impl Interpreter {
             }
             return Ok(claims);
         }
-        // it may have come to another interpreter meanwhile, by a state of its own or by one that another thread has made
+        // it may have come to another interpreter meanwhile, by a state of its own or by one that another thread has
+        // made
         states = self.threads.find(memory, thread).ok_or(Unavailable::Thread)?;
         for state in self.threads.of_later_interpreters(memory).unwrap_or_default() {
             if !states.contains(&state) {

@@ -1,8 +1,9 @@
-//! What a heaptrace that traces a process can be asked by another heaptrace, and how that goes over the wire: one line of
-//! JSON each way; behind the answer to [`Command::Snapshot`], the bytes of the files. docs/control.md describes it for others. Pure.
+//! What a heaptrace that traces a process can be asked by another heaptrace, and how that goes over the wire: one line
+//! of JSON each way; behind the answer to [`Command::Snapshot`], the bytes of the files. docs/control.md describes it
+//! for others. Pure.
 //!
-//! Each question names the version of the protocol that brought its command, so that a newer heaptrace can ask an older one all that
-//! both know; an older one is answered as ever.
+//! Each question names the version of the protocol that brought its command, so that a newer heaptrace can ask an older
+//! one all that both know; an older one is answered as ever.
 //!
 //! The tracer renders the answer, because it alone has the heap model; the one who asks says how wide his terminal is.
 
@@ -13,7 +14,8 @@ mod top;
 
 pub use top::{Base, Change, Grouping, MAX_FRAMES, MAX_SITES, Order, TopAnswer, TopFrame, TopQuestion, TopSite};
 
-/// The version of this protocol: 2 has snapshots and marks, 3 what `heaptrace top` asks. Questions of each earlier version are answered.
+/// The version of this protocol: 2 has snapshots and marks, 3 what `heaptrace top` asks. Questions of each earlier
+/// version are answered.
 pub const VERSION: u32 = 3;
 
 /// The longest file in an answer, in bytes.

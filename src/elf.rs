@@ -142,8 +142,8 @@ impl<'d> Elf<'d> {
         Ok(Self { data, image: Image::File, header, program_headers, sections })
     }
 
-    /// Parses a file that holds debug information only: split DWARF (`.dwo`, `.dwp`), shared DWARF as dwz makes it. It is
-    /// never loaded, so that its type does not matter (mostly it is an object file's). Otherwise as [`Elf::parse`].
+    /// Parses a file that holds debug information only: split DWARF (`.dwo`, `.dwp`), shared DWARF as dwz makes it. It
+    /// is never loaded, so that its type does not matter (mostly it is an object file's). Otherwise as [`Elf::parse`].
     ///
     /// # Errors
     /// Not ELF, not of our machine, or damaged headers.

@@ -1,7 +1,8 @@
-//! The neutral stream of what happens to one process's heap: engines produce it, the heap model and other readers consume it.
+//! The neutral stream of what happens to one process's heap: engines produce it, the heap model and other readers
+//! consume it.
 //!
-//! Everything that changes a reader's state is an event, also what could not be seen: a recorded stream, read again from its
-//! beginning, gives the same heap model, byte for byte.
+//! Everything that changes a reader's state is an event, also what could not be seen: a recorded stream, read again
+//! from its beginning, gives the same heap model, byte for byte.
 
 mod definition;
 #[cfg(any(test, debug_assertions))]
@@ -17,8 +18,8 @@ pub use log::EventLog;
 pub use mapping::{Length, MapChange, range_of};
 pub use mark::{Generation, MarkName};
 
-/// Events' times are multiples of so many nanoseconds: finer ones would say nothing, as a stop alone takes ten times as long, and fill a
-/// trace with noise.
+/// Events' times are multiples of so many nanoseconds: finer ones would say nothing, as a stop alone takes ten times as
+/// long, and fill a trace with noise.
 pub const TICK_NS: u64 = 1000;
 
 /// One entry of a process's stream.
@@ -26,8 +27,8 @@ pub const TICK_NS: u64 = 1000;
 pub struct Event {
     /// Its place in the stream of its process: 0, 1, 2, … without gaps. A forked child has a stream of its own.
     pub seq: u64,
-    /// Nanoseconds since the session began, in steps of [`TICK_NS`]: one clock for all processes. Never less than that of the event
-    /// before.
+    /// Nanoseconds since the session began, in steps of [`TICK_NS`]: one clock for all processes. Never less than that
+    /// of the event before.
     pub time_ns: u64,
     /// What happened.
     pub kind: EventKind,
@@ -45,10 +46,11 @@ pub struct Call {
     /// The family of the function that the *program* called, if that is known: `operator new` where malloc was called
     /// by libstdc++'s operator new. None means that it could not be told; families are compared only if both are known.
     pub family: Option<Family>,
-    /// The alignment that operator new was asked for, or that operator delete was told, in bytes; 0 for those without. None for
-    /// other functions, and where it can't be told; alignments are compared only if both are known.
+    /// The alignment that operator new was asked for, or that operator delete was told, in bytes; 0 for those without.
+    /// None for other functions, and where it can't be told; alignments are compared only if both are known.
     pub align: Option<u64>,
-    /// With which mean distance of two sampled bytes the block was picked that the call hands out; 0 where each block is recorded.
+    /// With which mean distance of two sampled bytes the block was picked that the call hands out; 0 where each block
+    /// is recorded.
     pub interval: u64,
 }
 
@@ -111,9 +113,9 @@ pub enum Missed {
 
 /// One thing that happened to the heap, or to what can be seen of it.
 ///
-/// Order matters: a free is reported at the call's *entry*, before the allocator can hand the block out again;
-/// an allocation at its *return*. Since the reporting thread waits meanwhile, applying events in the order in
-/// which they are reported keeps every address unambiguous, whatever the number of threads; but for the old address of a realloc
+/// Order matters: a free is reported at the call's *entry*, before the allocator can hand the block out again; an
+/// allocation at its *return*. Since the reporting thread waits meanwhile, applying events in the order in which they
+/// are reported keeps every address unambiguous, whatever the number of threads; but for the old address of a realloc
 /// in progress, see [`EventKind::ReallocBegan`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventKind {
@@ -125,12 +127,12 @@ pub enum EventKind {
         preexisting: Preexisting,
         /// Whether frees come with their stacks. Else what they give back is charged to the allocating stack.
         free_stacks: bool,
-        /// One byte in so many is sampled on average, and the blocks that hold such a byte are told ([`crate::sampling`]); 0: all
-        /// blocks.
+        /// One byte in so many is sampled on average, and the blocks that hold such a byte are told
+        /// ([`crate::sampling`]); 0: all blocks.
         sample_interval: u64,
     },
-    /// The process came to be by a fork: the first event of its stream. All that has happened in its parent so far counts as its
-    /// own past.
+    /// The process came to be by a fork: the first event of its stream. All that has happened in its parent so far
+    /// counts as its own past.
     Forked {
         /// Which image: it begins with the stacks of its parent's.
         image: ImageId,
@@ -138,7 +140,8 @@ pub enum EventKind {
         parent: TaskId,
         /// Its copy, the only thread of the new process.
         child: TaskId,
-        /// Whether there were other threads, of whose latest calls nobody knows whether they came before the fork or after it.
+        /// Whether there were other threads, of whose latest calls nobody knows whether they came before the fork or
+        /// after it.
         among_threads: bool,
     },
     /// The process has become another program: its heap is empty.
@@ -155,8 +158,8 @@ pub enum EventKind {
         /// The call.
         by: Call,
     },
-    /// A block was handed out, as far as can be told from the call's entry: the return was not seen, so its address is not
-    /// known. It counts as given back at once and as a lost event.
+    /// A block was handed out, as far as can be told from the call's entry: the return was not seen, so its address is
+    /// not known. It counts as given back at once and as a lost event.
     AllocatedUnseen {
         /// The requested size in bytes.
         size: u64,
@@ -222,13 +225,14 @@ pub enum EventKind {
         /// The call.
         by: Call,
     },
-    /// Where blocks are sampled: the thread allocates one that is not recorded, and its allocation before that was. (What it frees
-    /// from now on is not temporary.)
+    /// Where blocks are sampled: the thread allocates one that is not recorded, and its allocation before that was.
+    /// (What it frees from now on is not temporary.)
     NotRecorded {
         /// The thread.
         task: TaskId,
     },
-    /// Where blocks are sampled: so many allocations were made since this was told last that are not recorded otherwise.
+    /// Where blocks are sampled: so many allocations were made since this was told last that are not recorded
+    /// otherwise.
     Counted {
         /// How many.
         allocations: u64,
@@ -253,16 +257,17 @@ pub enum EventKind {
     },
     /// There are blocks from now on whose allocation was not seen: to free an unknown pointer is no error any more.
     UnknownFreesExpected,
-    /// The program has never written so many bytes at the end of this live block (`--perturb`): told before the block is given back or resized, and of
-    /// all live ones at the end. What was told of it before is to be forgotten.
+    /// The program has never written so many bytes at the end of this live block (`--perturb`): told before the block
+    /// is given back or resized, and of all live ones at the end. What was told of it before is to be forgotten.
     Unwritten {
         /// Its address; never null.
         block: Addr,
         /// How many.
         bytes: u64,
     },
-    /// What a part of one of glibc's arenas holds, found in its own structures. It is told at the end, of all parts of all arenas, where threads free much of what others
-    /// have allocated. What was told of the part before is to be forgotten.
+    /// What a part of one of glibc's arenas holds, found in its own structures. It is told at the end, of all parts of
+    /// all arenas, where threads free much of what others have allocated. What was told of the part before is to be
+    /// forgotten.
     ArenaPart {
         /// The address of the arena's structure.
         arena: Addr,
@@ -279,7 +284,8 @@ pub enum EventKind {
     },
     /// For a moment nothing was observed: blocks may have come, and gone.
     Unobserved,
-    /// Collecting pauses, or goes on: during a pause no allocation is reported, only ends and moves of blocks that are known.
+    /// Collecting pauses, or goes on: during a pause no allocation is reported, only ends and moves of blocks that are
+    /// known.
     Paused(bool),
     /// The program says that the live block which this address lies in is no leak.
     BlockIgnored(Addr),
@@ -301,7 +307,8 @@ pub enum EventKind {
         /// Whether no other test runs meanwhile: then so is what threads allocate that are in no test.
         alone: bool,
     },
-    /// What this thread allocates is of the test in which another one is, until that ends: it has been made by it. Nothing if that is in none.
+    /// What this thread allocates is of the test in which another one is, until that ends: it has been made by it.
+    /// Nothing if that is in none.
     TestJoined {
         /// The thread.
         task: TaskId,
@@ -329,7 +336,7 @@ pub trait EventSink: std::fmt::Debug {
     /// What follows no longer counts for the profile of the process, which is of this moment.
     fn profile_ends(&mut self) {}
 
-    /// The reader of a `child` that is forked at this place of the stream; the child's first event, [`EventKind::Forked`], comes to
-    /// that one. None if children are not read.
+    /// The reader of a `child` that is forked at this place of the stream; the child's first event,
+    /// [`EventKind::Forked`], comes to that one. None if children are not read.
     fn fork(&self, child: ProcessId) -> Option<Box<dyn EventSink>>;
 }

@@ -170,8 +170,8 @@ impl Format {
     /// The format of a file by the longest known end of its name.
     ///
     /// # Errors
-    /// The name ends like no format, or like one that is planned but does not exist yet (`app.dhat.json.gz` is not taken
-    /// for a report.json.gz).
+    /// The name ends like no format, or like one that is planned but does not exist yet (`app.dhat.json.gz` is not
+    /// taken for a report.json.gz).
     pub fn from_path(path: &Path) -> Result<Self, FormatError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         Self::longest(|suffix| name.strip_suffix(suffix).is_some_and(|stem| stem.len() > 1 && stem.ends_with('.')))

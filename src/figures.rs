@@ -134,7 +134,8 @@ fn as_hex<S: serde::Serializer>(address: &u64, serializer: S) -> Result<S::Ok, S
     serializer.collect_str(&format_args!("{address:#x}"))
 }
 
-/// How much of their blocks a program has not used, as far as the blocks of one site were looked at when they were given back, or at the end.
+/// How much of their blocks a program has not used, as far as the blocks of one site were looked at when they were
+/// given back, or at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Capacity {
     /// How many blocks were looked at.

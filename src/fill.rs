@@ -1,13 +1,14 @@
-//! Capacity that a program has never written: told by a byte that fills each block when it is handed out, and that still stands at its end when
-//! it is given back.
+//! Capacity that a program has never written: told by a byte that fills each block when it is handed out, and that
+//! still stands at its end when it is given back.
 //!
-//! glibc's malloc fills its blocks if its tunable `glibc.malloc.perturb` says so. That it has is not believed, but seen: a block counts only if all of it
-//! held the byte when it was handed out. So what is told is true of any allocator: these bytes are as they were then. (A program that writes the
-//! very same byte there changes nothing.)
+//! glibc's malloc fills its blocks if its tunable `glibc.malloc.perturb` says so. That it has is not believed, but
+//! seen: a block counts only if all of it held the byte when it was handed out. So what is told is true of any
+//! allocator: these bytes are as they were then. (A program that writes the very same byte there changes nothing.)
 //!
-//! What a realloc adds is not filled by glibc. The session writes the byte there before the thread goes on ([`Blocks::resized`] says where), but not between the end of what was
-//! asked for and the end of the old chunk: a program may have written there, as malloc_usable_size(3) tells it that it can. What stands there
-//! is noted instead: a [`Gap`].
+//! What a realloc adds is not filled by glibc. The session writes the byte there before the thread goes on
+//! ([`Blocks::resized`] says where), but not between the end of what was asked for and the end of the old chunk: a
+//! program may have written there, as malloc_usable_size(3) tells it that it can. What stands there is noted instead: a
+//! [`Gap`].
 
 use crate::addr::Addr;
 use crate::figures::{grouped, plural};
@@ -15,7 +16,8 @@ use crate::memory::ReadMemory;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 
-/// What glibc is told to fill freed memory with (`glibc.malloc.perturb`). What it hands out holds the other bits, [`FILL`].
+/// What glibc is told to fill freed memory with (`glibc.malloc.perturb`). What it hands out holds the other bits,
+/// [`FILL`].
 pub const PERTURB: u8 = !FILL;
 
 /// What blocks are filled with: it is in no UTF-8 text, and neither small numbers nor pointers have it.
@@ -27,7 +29,8 @@ const PIECE: usize = 1 << 16;
 /// A piece of a filled block.
 static FILLED: [u8; PIECE] = [FILL; PIECE];
 
-/// glibc's chunks have no more bytes behind what was asked for: up to a page and two words, where they are mapped for themselves.
+/// glibc's chunks have no more bytes behind what was asked for: up to a page and two words, where they are mapped for
+/// themselves.
 const MAX_SLACK: u64 = 4096 + 32;
 
 /// So many gaps are remembered of a block. What lies before the first of them is not told.
@@ -134,8 +137,8 @@ impl Blocks {
         self.filled.remove(&block).map(|filled| filled.unwritten(block, memory))
     }
 
-    /// The thread with this serial number is about to have a block resized. The same of the block as it is. `chunks`: the function may be glibc's, of which the size
-    /// of a block's chunk is believed.
+    /// The thread with this serial number is about to have a block resized. The same of the block as it is. `chunks`:
+    /// the function may be glibc's, of which the size of a block's chunk is believed.
     pub fn resizes(&mut self, task: u32, block: Addr, chunks: bool, memory: &mut impl ReadMemory) -> Option<u64> {
         // of a call whose return was not seen
         self.resizing.remove(&(task, block));
@@ -146,8 +149,8 @@ impl Blocks {
         Some(unwritten)
     }
 
-    /// It was resized; null if not. What has to be filled in the new block, then, for its end to be known: if that is not possible, it is to be
-    /// [forgotten](Self::forget).
+    /// It was resized; null if not. What has to be filled in the new block, then, for its end to be known: if that is
+    /// not possible, it is to be [forgotten](Self::forget).
     pub fn resized(
         &mut self,
         task: u32,

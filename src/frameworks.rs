@@ -14,7 +14,8 @@ const LONGEST_NAME: u64 = 4096;
 /// A function of a framework.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hook {
-    /// GoogleTest's `testing::TestInfo::Run()`, once for each test, also for those that are filtered out: these return at once.
+    /// GoogleTest's `testing::TestInfo::Run()`, once for each test, also for those that are filtered out: these return
+    /// at once.
     GoogleTest,
     /// Catch2's `Catch::RunContext::runTest`, before version 3: a `TestCase` begins with its name.
     CatchCase,
@@ -59,8 +60,9 @@ fn is_hash(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// What is told where a thread enters the function, with these arguments. None if it can't be read. `begins_function`: whether a function
-/// of the program's begins at an address. What is told here is patched: data must never be taken for code, which may lie side by side.
+/// What is told where a thread enters the function, with these arguments. None if it can't be read. `begins_function`:
+/// whether a function of the program's begins at an address. What is told here is patched: data must never be taken for
+/// code, which may lie side by side.
 pub fn told(
     hook: Hook,
     arguments: &[u64; 6],
@@ -86,8 +88,8 @@ pub fn told(
     }
 }
 
-/// A `std::string`, and how many bytes the object has: libstdc++'s with the size behind the pointer, 32 bytes; or libc++'s, 24 bytes, whose lowest bit says
-/// whether the text is elsewhere.
+/// A `std::string`, and how many bytes the object has: libstdc++'s with the size behind the pointer, 32 bytes; or
+/// libc++'s, 24 bytes, whose lowest bit says whether the text is elsewhere.
 fn std_string(at: Addr, memory: &mut dyn ReadMemory) -> Option<(String, u64)> {
     const GNU: u64 = 32;
     const LLVM: u64 = 24;
@@ -133,8 +135,8 @@ fn name(bytes: Vec<u8>) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.is_empty() && !text.chars().any(char::is_control))
 }
 
-/// A `doctest::detail::TestCase`: file (before version 2.4.5 a pointer, then an object of 24 bytes), line, pointers to name, suite and description, five
-/// flags, a count, a time, the function, all at multiples of 8 bytes.
+/// A `doctest::detail::TestCase`: file (before version 2.4.5 a pointer, then an object of 24 bytes), line, pointers to
+/// name, suite and description, five flags, a count, a time, the function, all at multiples of 8 bytes.
 fn doctest(at: Addr, memory: &mut dyn ReadMemory, begins_function: &mut dyn FnMut(Addr) -> bool) -> Option<Told> {
     const FILE_SIZES: [u64; 2] = [24, 8];
     let function_behind = |file: u64| at.add(file + 8 + 3 * 8 + 8 + 8 + 8);
@@ -160,8 +162,9 @@ const MAX_TESTS: u64 = 1 << 20;
 /// Words of a `test::TestDescAndFn` that are looked at: it has 19 in Rust 1.95, and had 13 and more before.
 const WORDS: usize = 19;
 
-/// The tests that `test_main_static(&[&TestDescAndFn])` is given. Rust does not say in which order the members lie: the function is the word that points to
-/// the beginning of one in all of them, the name is the text that only has characters of paths in all of them.
+/// The tests that `test_main_static(&[&TestDescAndFn])` is given. Rust does not say in which order the members lie: the
+/// function is the word that points to the beginning of one in all of them, the name is the text that only has
+/// characters of paths in all of them.
 fn libtest(
     slice: Addr,
     count: u64,

@@ -1,14 +1,17 @@
-//! The heap of a process as `heaptrace heap --save` keeps it, and the difference of two. Pure: files are streams of bytes.
+//! The heap of a process as `heaptrace heap --save` keeps it, and the difference of two. Pure: files are streams of
+//! bytes.
 //!
 //! ```text
 //! 8 bytes   8a 'h' 'e' 'a' 'p' 0d 0a 1a
 //! 4 bytes   the version, little endian
 //! a frame of zstd (RFC 8878) with a checksum of what is in it, and nothing behind
-//!   identity, whether it is of a core (since version 2), the report's figures, the census, malloc_trim's, the heap in sums, types (of version 3 with names of members), blocks and holders, the byte 0x48
+//!   identity, whether it is of a core (since version 2), the report's figures, the census, malloc_trim's,
+//!   the heap in sums, types (of version 3 with names of members), blocks and holders, the byte 0x48
 //! ```
 //!
-//! Within the frame all numbers are LEB128, texts are their length and UTF-8, what may be missing begins with 0 or 1, lists with their length. Blocks come in the order of
-//! addresses, each address as its distance from the one before. No byte that a block holds is in the file, but the beginnings of equal texts that the report shows.
+//! Within the frame all numbers are LEB128, texts are their length and UTF-8, what may be missing begins with 0 or 1,
+//! lists with their length. Blocks come in the order of addresses, each address as its distance from the one before. No
+//! byte that a block holds is in the file, but the beginnings of equal texts that the report shows.
 
 pub mod diff;
 mod read;

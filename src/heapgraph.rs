@@ -1,4 +1,5 @@
-//! What the blocks of a heap are, and who holds them. Pure: what is asked of the process is asked through a trait, and names are given to it.
+//! What the blocks of a heap are, and who holds them. Pure: what is asked of the process is asked through a trait, and
+//! names are given to it.
 //!
 //! ```text
 //! live blocks, roots  -> leaks::Graph (which block points to which)  while the process stands still
@@ -10,8 +11,8 @@
 //! chunks + pages      -> pins         (which live blocks keep free pages)
 //! ```
 //!
-//! A block is *retained* by what all ways to it from the roots pass: if that were gone, the block could be freed. Blocks that no pointer leads to are *lost*; they hang below one node of
-//! their own.
+//! A block is *retained* by what all ways to it from the roots pass: if that were gone, the block could be freed.
+//! Blocks that no pointer leads to are *lost*; they hang below one node of their own.
 
 pub mod contents;
 pub mod declared;

@@ -2,9 +2,9 @@
 //!
 //! Pure. A *site* is what one thread does with blocks of one size on one stack through one function.
 //!
-//! An event costs a few hash look-ups, whatever the size of the heap. What was live at the peak is known exactly, without a
-//! copy of anything: each new maximum begins a new *peak epoch*, and a site notes its live figures when it changes for the
-//! first time in an epoch; sites that have not changed since have the same figures as at the peak.
+//! An event costs a few hash look-ups, whatever the size of the heap. What was live at the peak is known exactly,
+//! without a copy of anything: each new maximum begins a new *peak epoch*, and a site notes its live figures when it
+//! changes for the first time in an epoch; sites that have not changed since have the same figures as at the peak.
 
 mod arenas;
 mod birthtimes;
@@ -65,8 +65,8 @@ pub struct SiteKey {
     pub task: u32,
     /// The function called.
     pub function: FunctionId,
-    /// Block size in bytes: exact for the first 64 sizes of a stack and thread, then rounded down to eighths of an octave.
-    /// (The amounts are exact in any case.)
+    /// Block size in bytes: exact for the first 64 sizes of a stack and thread, then rounded down to eighths of an
+    /// octave. (The amounts are exact in any case.)
     pub size: u64,
     /// See [`crate::event::Call::interval`].
     pub interval: u64,
@@ -133,13 +133,14 @@ pub struct Snapshot {
     pub errors: Vec<HeapError>,
     /// What was not seen, or not wholly, and the program's errors in numbers.
     pub anomalies: Anomalies,
-    /// Whether blocks were freed by ways that are not seen: then blocks may be allocated so, too, and a free of what is not known
-    /// to be live is no error.
+    /// Whether blocks were freed by ways that are not seen: then blocks may be allocated so, too, and a free of what is
+    /// not known to be live is no error.
     pub frees_unseen: bool,
-    /// Addresses that were handed out while the model still held a block there, which no error of the program explains: frees that
-    /// were not seen.
+    /// Addresses that were handed out while the model still held a block there, which no error of the program explains:
+    /// frees that were not seen.
     pub unseen_frees: u64,
-    /// See [`EventKind::Began`]. If it is not 0 the sites hold the blocks that were recorded, and all else what they stand for.
+    /// See [`EventKind::Began`]. If it is not 0 the sites hold the blocks that were recorded, and all else what they
+    /// stand for.
     pub sample_interval: u64,
 }
 
@@ -198,8 +199,8 @@ pub struct HeapModel {
     /// Whether blocks were freed by ways that are not seen, by this process or those that it is a copy of.
     frees_unseen: bool,
     unseen_frees: u64,
-    /// What was freed though no block was live there: an allocator that does not notice hands such an address out twice, or that
-    /// of the block that it lies in.
+    /// What was freed though no block was live there: an allocator that does not notice hands such an address out
+    /// twice, or that of the block that it lies in.
     freed_dead: BTreeSet<Addr>,
     gap: Gap,
     ignored: Ignored,
@@ -224,8 +225,8 @@ impl EventSink for HeapModel {
 }
 
 impl HeapModel {
-    /// The model of a stream of which nothing was read yet. A stream that does not tell of its beginning, as tests make them up,
-    /// begins with `preexisting`.
+    /// The model of a stream of which nothing was read yet. A stream that does not tell of its beginning, as tests make
+    /// them up, begins with `preexisting`.
     pub fn new(preexisting: Preexisting) -> Self {
         Self {
             preexisting,
@@ -268,9 +269,9 @@ impl HeapModel {
         Self { sample_interval: interval, ..Self::new(preexisting) }
     }
 
-    /// The process came to be by a fork, as a copy of the one whose past this is: it has all its blocks, and has allocated none
-    /// of them. Its frees of inherited blocks count as `preexisting_frees`. `child` is the serial number of its thread, the copy
-    /// of `parent`.
+    /// The process came to be by a fork, as a copy of the one whose past this is: it has all its blocks, and has
+    /// allocated none of them. Its frees of inherited blocks count as `preexisting_frees`. `child` is the serial number
+    /// of its thread, the copy of `parent`.
     fn begin_fork(&mut self, parent: u32, child: u32, among_threads: bool) {
         if among_threads {
             self.expect_unknown_frees();
@@ -371,8 +372,8 @@ impl HeapModel {
         }
     }
 
-    /// What comes less often, apart from the rest: room on the stack for whole models, as some of these want, would have to be made for each
-    /// event.
+    /// What comes less often, apart from the rest: room on the stack for whole models, as some of these want, would
+    /// have to be made for each event.
     #[inline(never)]
     fn apply_rare(&mut self, event: &Event) {
         match event.kind {
@@ -482,7 +483,8 @@ impl HeapModel {
         self.preexisting == Preexisting::Unknown
     }
 
-    /// Whether the thread's latest allocation is known to be a recorded one: [`EventKind::NotRecorded`] would change something.
+    /// Whether the thread's latest allocation is known to be a recorded one: [`EventKind::NotRecorded`] would change
+    /// something.
     pub fn is_latest_recorded(&self, task: TaskId) -> bool {
         self.newest.of(task.serial).is_some()
     }
@@ -492,8 +494,8 @@ impl HeapModel {
         self.blocks.get(addr).is_some()
     }
 
-    /// Frees of unknown blocks count as preexisting from now on. Each block whose allocation was not seen may have got the address of
-    /// one that was freed before.
+    /// Frees of unknown blocks count as preexisting from now on. Each block whose allocation was not seen may have got
+    /// the address of one that was freed before.
     fn expect_unknown_frees(&mut self) {
         self.preexisting = Preexisting::Unknown;
         self.blocks.forget_freed();
@@ -515,8 +517,8 @@ impl HeapModel {
         self.births
     }
 
-    /// All live blocks, and what the program has mapped by itself, with the numbers of their births, in no order: 0 for those that were
-    /// there before tracing began.
+    /// All live blocks, and what the program has mapped by itself, with the numbers of their births, in no order: 0 for
+    /// those that were there before tracing began.
     pub fn live_births(&self) -> impl Iterator<Item = (u64, LiveBlock)> {
         let mapped = self.mapped.ranges.mappings().into_iter().map(|m| {
             let block = Block { size: m.bytes, site: m.site, birth: m.birth };

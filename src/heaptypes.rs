@@ -1,4 +1,5 @@
-//! Types of the program's own declarations, and how they spread from variables along pointers over blocks. Pure: tables are built by who reads debug information, or by tests.
+//! Types of the program's own declarations, and how they spread from variables along pointers over blocks. Pure: tables
+//! are built by who reads debug information, or by tests.
 //!
 //! ```text
 //! debug information -> TypeTable (structures with fields, pointers, arrays)
@@ -49,7 +50,8 @@ pub enum Shape {
     Scalar,
     /// A pointer or a reference.
     Pointer(TypeId),
-    /// A structure, its members in the order of their offsets; they may overlap where only one of them is there at a time (variants).
+    /// A structure, its members in the order of their offsets; they may overlap where only one of them is there at a
+    /// time (variants).
     Struct(Vec<Field>),
     /// What it holds is one of these, in the order of their offsets, and nobody says which.
     Union(Vec<Field>),
@@ -330,8 +332,8 @@ fn shorten(path: &mut String) {
     }
 }
 
-/// A hash of a type's qualified name, in which neither spaces count, nor what follows numbers (`3ul`), nor on which side of a type its `const` stands: compilers and demanglers
-/// write them differently.
+/// A hash of a type's qualified name, in which neither spaces count, nor what follows numbers (`3ul`), nor on which
+/// side of a type its `const` stands: compilers and demanglers write them differently.
 pub fn name_hash(parts: &[&str]) -> u64 {
     let mut name = NameHasher::default();
     for part in parts {
@@ -360,7 +362,8 @@ struct NameHasher {
     hasher: rustc_hash::FxHasher,
     is_number: bool,
     last: u8,
-    /// Whether `const` was said of the type that is being read, in the lowest bit; above that of those in whose arguments it is.
+    /// Whether `const` was said of the type that is being read, in the lowest bit; above that of those in whose
+    /// arguments it is.
     levels: u64,
 }
 
@@ -397,7 +400,8 @@ impl NameHasher {
     }
 }
 
-/// A name as most write it: GCC says `long unsigned int` in names of templates, demanglers and others say `unsigned long`.
+/// A name as most write it: GCC says `long unsigned int` in names of templates, demanglers and others say `unsigned
+/// long`.
 pub fn usual_name(name: String) -> String {
     if !name.contains(" int") {
         return name;

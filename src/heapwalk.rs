@@ -1,4 +1,5 @@
-//! What the allocator's own structures say of a heap that nobody has traced: each block, live or free, found from outside. Pure: memory is a trait.
+//! What the allocator's own structures say of a heap that nobody has traced: each block, live or free, found from
+//! outside. Pure: memory is a trait.
 //!
 //! ```text
 //! mappings, module data -> glibc    (arenas, chunks, lists of free chunks) -> Walk
@@ -10,7 +11,8 @@
 //!                       -> trim   (what malloc_trim(0) would give back)
 //! ```
 //!
-//! A *chunk* is what the allocator manages: a header and what the program may use. All addresses are process addresses, all sizes in bytes.
+//! A *chunk* is what the allocator manages: a header and what the program may use. All addresses are process addresses,
+//! all sizes in bytes.
 
 pub mod census;
 pub mod glibc;
@@ -38,7 +40,8 @@ pub struct Sources<'a> {
     pub data: &'a [Range<Addr>],
 }
 
-/// Walks the heap. None if there is none that can be: another allocator, or one that nobody has called. Of two allocators it is the one that has handed out more.
+/// Walks the heap. None if there is none that can be: another allocator, or one that nobody has called. Of two
+/// allocators it is the one that has handed out more.
 pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> {
     let of_libc = glibc::walk(sources, memory).or_else(|| mallocng::walk(sources, memory));
     let of_mimalloc = mimalloc::walk(sources, memory).or_else(|| mimalloc3::walk(sources, memory));
@@ -108,7 +111,8 @@ pub enum State {
     Fast,
     /// Given back, and in a bin.
     Free,
-    /// The end of an arena, which was never handed out or has been given back up to its end; also what is in no block in mimalloc's segments and arenas and jemalloc's arenas.
+    /// The end of an arena, which was never handed out or has been given back up to its end; also what is in no block
+    /// in mimalloc's segments and arenas and jemalloc's arenas.
     Top,
     /// The allocator's own: a thread's cache, a fence at the end of a region.
     Own,
@@ -132,7 +136,8 @@ pub struct Chunk {
     pub state: State,
     /// How many bytes of it lie before what the program is given.
     pub lead: u8,
-    /// How many lie behind what the program may use; negative: so much of the chunk behind is this one's while the program has it.
+    /// How many lie behind what the program may use; negative: so much of the chunk behind is this one's while the
+    /// program has it.
     pub tail: i8,
 }
 
@@ -204,7 +209,8 @@ pub struct Arena {
     pub threads: Option<u64>,
 }
 
-/// Something that is not as the allocator leaves it: the program has written where it must not, or the heap was read while it changed.
+/// Something that is not as the allocator leaves it: the program has written where it must not, or the heap was read
+/// while it changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     /// Where.

@@ -1,5 +1,5 @@
-//! Reads saved profiles back: pprof files (ours, and those of other tools as far as they are heap profiles) and report.json. Pure:
-//! bytes in, a [`Profile`] out, which `profile.saved` tells from one that was just recorded.
+//! Reads saved profiles back: pprof files (ours, and those of other tools as far as they are heap profiles) and
+//! report.json. Pure: bytes in, a [`Profile`] out, which `profile.saved` tells from one that was just recorded.
 //!
 //! Whatever the bytes, nothing panics, and memory is bounded by [`Limits`].
 
@@ -19,7 +19,8 @@ use budget::Budget;
 pub struct Limits {
     /// The bytes that may come out of a compressed file, or that one may have.
     pub unpacked: u64,
-    /// What reading it may take of memory, in bytes: the file itself, what comes out of it, and the profile made of that.
+    /// What reading it may take of memory, in bytes: the file itself, what comes out of it, and the profile made of
+    /// that.
     pub memory: u64,
 }
 

@@ -1,7 +1,7 @@
 //! The classes of live blocks: what the leak check finds, and a profile, a suppression and the verdict speak of.
 
-/// How a block that is still live can be reached. The classes are Memcheck's (Valgrind manual, section 4.2.8 "Memory leak
-/// detection").
+/// How a block that is still live can be reached. The classes are Memcheck's (Valgrind manual, section 4.2.8 "Memory
+/// leak detection").
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum LeakClass {
     /// No pointer to it was found.

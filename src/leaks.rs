@@ -1,4 +1,5 @@
-//! The leak scan: what of the live blocks can still be reached. (What that says of the program, [`crate::check`] decides.)
+//! The leak scan: what of the live blocks can still be reached. (What that says of the program, [`crate::check`]
+//! decides.)
 //!
 //! Pure. [`Graph::read`] reads each live block and each root once, in the order of addresses, and keeps the pointers it
 //! finds: the target must stand still for that. [`Graph::classify`] then follows the pointers without the target, and
@@ -8,9 +9,9 @@
 //! a block: there is no knowledge of types, nor of words that were never written. A word that would be a pointer to a
 //! block's start without its upper 16 bits is one with a tag: what hangs on it is possibly leaked.
 //!
-//! A block may lie in another one: memory pools, with blocks that the user declared by `--alloc-fn`. Then each byte belongs to
-//! the innermost block, and a block holds the one that it lies in: the pool's memory can't be given back while one of its blocks
-//! is in use.
+//! A block may lie in another one: memory pools, with blocks that the user declared by `--alloc-fn`. Then each byte
+//! belongs to the innermost block, and a block holds the one that it lies in: the pool's memory can't be given back
+//! while one of its blocks is in use.
 
 mod classify;
 mod doubt;
@@ -85,7 +86,8 @@ impl RootKind {
     }
 }
 
-/// Memory whose aligned words are roots. Live blocks in [`RootKind::Data`] and [`RootKind::Anonymous`] ranges are left out.
+/// Memory whose aligned words are roots. Live blocks in [`RootKind::Data`] and [`RootKind::Anonymous`] ranges are left
+/// out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RootRange {
     /// The first byte.
@@ -139,7 +141,8 @@ pub struct ScanOptions {
     pub heuristics: Heuristics,
     /// The target's mapped files: C++ tables of virtual functions are told by them. Empty: none are found.
     pub files: MappedFiles,
-    /// Whether each root that points to a block is kept. Else the first of those with one value is, which is all that a path needs.
+    /// Whether each root that points to a block is kept. Else the first of those with one value is, which is all that a
+    /// path needs.
     pub every_root: bool,
 }
 

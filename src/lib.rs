@@ -34,9 +34,11 @@
 //!
 //! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `advice`, `leakclass`, `progress`, `ctl`,
 //!   `chunk`, `prefetch`, `triggers`.
-//! * The pure core: `memory`, `arch`, `maps`, `allocators`, `patches`, `breakpoints`, `jump`, `event`, `calls`, `fill`, `unwinder`, `elf`, `heapmodel`, `leaks`.
+//! * The pure core: `memory`, `arch`, `maps`, `allocators`, `patches`, `breakpoints`, `jump`, `event`, `calls`, `fill`,
+//!   `unwinder`, `elf`, `heapmodel`, `leaks`.
 //! * What was found: [`profile`], `check`, `symbols`, `export`.
-//! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`, `replay` (traces instead of stops).
+//! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`, `replay`
+//!   (traces instead of stops).
 //! * Who asks: [`Profiler`] for other crates; `cli` and `commands` for the command line.
 
 mod addr;
@@ -117,7 +119,8 @@ pub mod internal {
     pub use crate::tracer::memory::TargetMemory;
     pub use crate::unwinder::{Quality, Section, UnwindModule, Unwinder, Unwound};
 
-    /// The live blocks of a process that runs on meanwhile, with what may be used of each; and how many things were not as its allocator leaves them.
+    /// The live blocks of a process that runs on meanwhile, with what may be used of each; and how many things were not
+    /// as its allocator leaves them.
     pub fn heap_of(pid: i32) -> (std::collections::BTreeMap<u64, u64>, usize) {
         let walk = crate::inspect::walk(pid).ok().flatten().unwrap_or_default();
         let live = walk.chunks.iter().filter(|chunk| chunk.state == crate::heapwalk::State::Live);

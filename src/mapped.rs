@@ -1,6 +1,6 @@
-//! Which parts of heaptrace's memory are files: whoever may write to such a file can shorten it, and then reading ends in
-//! SIGBUS instead of an error (mmap(2)). The signal's handler asks here whether the address is such a part, and whoever reads
-//! asks later whether anything was cut off. Atomics only: the handler may run at any instruction.
+//! Which parts of heaptrace's memory are files: whoever may write to such a file can shorten it, and then reading ends
+//! in SIGBUS instead of an error (mmap(2)). The signal's handler asks here whether the address is such a part, and
+//! whoever reads asks later whether anything was cut off. Atomics only: the handler may run at any instruction.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -68,8 +68,8 @@ impl Drop for Registered {
     }
 }
 
-/// From `addr` to the end of the mapped file that it lies in, which is noted to be cut off there. None if it lies in none.
-/// Async-signal-safe.
+/// From `addr` to the end of the mapped file that it lies in, which is noted to be cut off there. None if it lies in
+/// none. Async-signal-safe.
 pub fn cut_at(addr: usize) -> Option<Range<usize>> {
     PLACES.iter().find_map(|place| {
         let end = place.end.load(Ordering::Acquire);

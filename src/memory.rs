@@ -3,8 +3,8 @@
 use crate::addr::Addr;
 use std::ops::Range;
 
-/// Reads bytes of the target. What the core is given by the session shows no breakpoint of ours: it puts the original bytes
-/// back into what it returns.
+/// Reads bytes of the target. What the core is given by the session shows no breakpoint of ours: it puts the original
+/// bytes back into what it returns.
 pub trait ReadMemory {
     /// Reads up to `buf.len()` bytes from `addr` on, and returns how many could be read before the first
     /// unreadable page. Zero if `addr` itself can't be read.
@@ -16,13 +16,14 @@ pub trait ReadMemory {
         (self.read(addr, &mut word) == 8).then(|| u64::from_le_bytes(word))
     }
 
-    /// The little-endian 64-bit word at `addr`, where single words cost no more than many: in memory that is our own. None elsewhere.
+    /// The little-endian 64-bit word at `addr`, where single words cost no more than many: in memory that is our own.
+    /// None elsewhere.
     fn near_word(&mut self, _addr: Addr) -> Option<u64> {
         None
     }
 
-    /// The parts of a large range, ascending, that may hold something that was written there: pages that were never touched
-    /// hold nothing, and to read them would only give the target memory. All of it where that is not known.
+    /// The parts of a large range, ascending, that may hold something that was written there: pages that were never
+    /// touched hold nothing, and to read them would only give the target memory. All of it where that is not known.
     fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
         vec![range]
     }

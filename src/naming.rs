@@ -1,5 +1,5 @@
-//! From a recording to a profile: addresses get their names. Processes of one tree share most of their modules, so that what
-//! was found once is remembered.
+//! From a recording to a profile: addresses get their names. Processes of one tree share most of their modules, so that
+//! what was found once is remembered.
 
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::check::verdict::Completeness;
@@ -109,7 +109,8 @@ struct Remembering<'a> {
     asks_packages: bool,
 }
 
-/// Which packages are known to bring which files' debug information. To look for more takes a look into all lists of the system.
+/// Which packages are known to bring which files' debug information. To look for more takes a look into all lists of
+/// the system.
 struct Packages<'a> {
     /// What a trace has told.
     recorded: &'a FxHashMap<PathBuf, Option<String>>,
@@ -194,7 +195,8 @@ impl Symbolize for Remembering<'_> {
     }
 }
 
-/// What a module is told by; None where only its file would tell whether it is the same, unless a trace has told its names.
+/// What a module is told by; None where only its file would tell whether it is the same, unless a trace has told its
+/// names.
 fn identity(module: &ModuleRecord, recorded: bool) -> Option<(ModuleId, Identity)> {
     module.build_id.as_ref().map(|_| ()).or(recorded.then_some(()))?;
     Some((module.id, (module.path.clone(), module.build_id.clone())))
@@ -482,7 +484,8 @@ mod tests {
         }
     }
 
-    /// The lists of a system are read for files that nobody has asked for yet, and those of another root folder are others.
+    /// The lists of a system are read for files that nobody has asked for yet, and those of another root folder are
+    /// others.
     #[test]
     fn packages_are_asked_for_once() {
         let (asked, mut warnings, mut asked_packages) = (Asked::default().0, Vec::new(), FxHashMap::default());

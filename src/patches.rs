@@ -1,13 +1,13 @@
-//! What is written to the code of one address space: the patches over the program's own code, each with the bytes from before,
-//! and the code of ours in room that nobody else uses ([`own`]). Pure: the tracer writes it (`tracer/code.rs`).
+//! What is written to the code of one address space: the patches over the program's own code, each with the bytes from
+//! before, and the code of ours in room that nobody else uses ([`own`]). Pure: the tracer writes it (`tracer/code.rs`).
 //!
-//! It answers two questions. Is a program counter in code of ours, and how does the thread leave it: [`Patches::locate`]. What
-//! would stand in a range without us: [`Patches::mask`]; whoever shows code (the emulator, the unwinder, copies, the leak scan)
-//! shows that.
+//! It answers two questions. Is a program counter in code of ours, and how does the thread leave it:
+//! [`Patches::locate`]. What would stand in a range without us: [`Patches::mask`]; whoever shows code (the emulator,
+//! the unwinder, copies, the leak scan) shows that.
 //!
-//! Patches belong to an address space, not to a process or thread: threads and vfork children share one table, a forked child
-//! gets a clone, exec starts an empty one. Patches that were taken out are remembered: a thread may have hit the int3 before, and
-//! report it after; and a copy of the memory may still hold them.
+//! Patches belong to an address space, not to a process or thread: threads and vfork children share one table, a forked
+//! child gets a clone, exec starts an empty one. Patches that were taken out are remembered: a thread may have hit the
+//! int3 before, and report it after; and a copy of the memory may still hold them.
 
 pub mod own;
 
@@ -78,9 +78,9 @@ impl Patch {
         self.len == 1 && self.new[0] != INT3
     }
 
-    /// Whether `found`, read from `offset` bytes into the patch on, can be what the program had there, or what we have written,
-    /// wholly or in part. (A patch of several bytes begins with an int3 while the others are exchanged.) If not, the program
-    /// has written there since.
+    /// Whether `found`, read from `offset` bytes into the patch on, can be what the program had there, or what we have
+    /// written, wholly or in part. (A patch of several bytes begins with an int3 while the others are exchanged.) If
+    /// not, the program has written there since.
     fn explains(&self, offset: usize, found: &[u8]) -> bool {
         let known = self.original.iter().zip(&self.new).skip(offset).zip(offset..);
         found
@@ -105,14 +105,14 @@ impl Patch {
 pub enum PcLocation {
     /// In the program's code, and behind no int3 of ours.
     Program,
-    /// Directly behind the int3 of the patch at this address, which stands there, or did. If it has just hit that, the thread
-    /// goes on at this address once the original bytes are back.
+    /// Directly behind the int3 of the patch at this address, which stands there, or did. If it has just hit that, the
+    /// thread goes on at this address once the original bytes are back.
     BehindTrap(Addr),
-    /// In a pad, where one of its instructions begins: this is how the thread goes on in the original code. If that is at the
-    /// breakpoint itself, the instruction was not executed yet.
+    /// In a pad, where one of its instructions begins: this is how the thread goes on in the original code. If that is
+    /// at the breakpoint itself, the instruction was not executed yet.
     Pad(Resume),
-    /// In the pad of an entry of which several instructions were moved, where one of those begins that is not the first: this is where it stood.
-    /// The program's code can't be entered there while the patch stands.
+    /// In the pad of an entry of which several instructions were moved, where one of those begins that is not the
+    /// first: this is where it stood. The program's code can't be entered there while the patch stands.
     Moved(Addr),
     /// In the code of a remote call: a thread that runs gets from there to where it belongs by itself.
     RemoteCall,
@@ -181,7 +181,8 @@ impl Patches {
         self.removed.iter().map(|(addr, patch)| (*addr, patch))
     }
 
-    /// All that a copy of the memory may hold, made at whatever time: patches that are there and that were, in ascending order.
+    /// All that a copy of the memory may hold, made at whatever time: patches that are there and that were, in
+    /// ascending order.
     pub fn ever(&self) -> BTreeMap<Addr, &Patch> {
         self.removed().chain(self.iter()).collect()
     }
@@ -196,8 +197,8 @@ impl Patches {
         }
     }
 
-    /// Puts the original bytes over our patches in `bytes`, which were read from `addr` on: where the program has written over
-    /// one, it stays. Costs a look at one ordered map where there are none, as in every stack.
+    /// Puts the original bytes over our patches in `bytes`, which were read from `addr` on: where the program has
+    /// written over one, it stays. Costs a look at one ordered map where there are none, as in every stack.
     pub fn mask(&self, addr: Addr, bytes: &mut [u8]) {
         let end = Addr(addr.0.saturating_add(bytes.len() as u64));
         let first = Addr(addr.0.saturating_sub(LONGEST as u64 - 1));

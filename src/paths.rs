@@ -7,9 +7,9 @@ use std::path::{Component, Path, PathBuf};
 /// So many symbolic links are followed in one path, as by the kernel (path_resolution(7)).
 const MAX_LINKS: u32 = 40;
 
-/// Where the file is that is called `path` in the tree below the folder `root`. Links and `..` are followed as one who has
-/// `root` for its root folder would: none leads out of it, where a file of the same name may lie. Whether there is a file
-/// is not told.
+/// Where the file is that is called `path` in the tree below the folder `root`. Links and `..` are followed as one who
+/// has `root` for its root folder would: none leads out of it, where a file of the same name may lie. Whether there is
+/// a file is not told.
 pub fn below(root: &Path, path: &Path) -> PathBuf {
     if root == Path::new("/") {
         // the kernel does the same

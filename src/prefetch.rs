@@ -15,8 +15,8 @@ pub fn prefetch<T>(value: &T) {
     let _ = at;
 }
 
-/// Has the kernel give memory to all pages within these values at once, which will be written soon: one call, where
-/// the first write to each page would be a fault, which takes a microsecond and more in a virtual machine. Kernels before
+/// Has the kernel give memory to all pages within these values at once, which will be written soon: one call, where the
+/// first write to each page would be a fault, which takes a microsecond and more in a virtual machine. Kernels before
 /// 5.14 do nothing (MADV_POPULATE_WRITE, madvise(2)), nor does one that is short of memory.
 pub fn populate(values: &mut [u64]) {
     // pages may be larger: the kernel then refuses, and does nothing

@@ -137,8 +137,8 @@ pub struct Meta {
     pub sample_interval: u64,
 }
 
-/// How much memory a process had resident at most, as the kernel tells it (`VmHWM` of proc(5)): from the start of its last image
-/// on, also before an attach.
+/// How much memory a process had resident at most, as the kernel tells it (`VmHWM` of proc(5)): from the start of its
+/// last image on, also before an attach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Resident {
     /// In bytes.
@@ -148,8 +148,9 @@ pub struct Resident {
 }
 
 impl Resident {
-    /// What the blocks had at their peak, in tenths of a percent of what was resident at its peak. The two moments need not be the
-    /// same, and blocks that were never touched are not resident: it may be more than the whole. None if not all blocks are known.
+    /// What the blocks had at their peak, in tenths of a percent of what was resident at its peak. The two moments need
+    /// not be the same, and blocks that were never touched are not resident: it may be more than the whole. None if not
+    /// all blocks are known.
     pub fn explained_permille(&self, peak_bytes: u64) -> Option<u64> {
         if !self.all_blocks_known || self.peak_bytes == 0 {
             return None;
@@ -216,7 +217,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// What tells a script's file from others on any machine: its name with that of its folder; empty if it is not known.
+    /// What tells a script's file from others on any machine: its name with that of its folder; empty if it is not
+    /// known.
     pub fn script_file(&self) -> &str {
         let file = self.file.as_deref().unwrap_or_default();
         let folder = file.rmatch_indices('/').nth(1);
@@ -271,9 +273,11 @@ pub struct Sample {
     pub program: Option<usize>,
     /// The blocks came over a fork: they are live here, and were allocated by another process.
     pub inherited: bool,
-    /// Block size in bytes: exact for the first 64 sizes of a stack and thread, then rounded down to eighths of an octave.
+    /// Block size in bytes: exact for the first 64 sizes of a stack and thread, then rounded down to eighths of an
+    /// octave.
     pub size: u64,
-    /// With which mean distance of two sampled bytes the blocks were picked; 0 where each one is recorded, and in what was read from a file.
+    /// With which mean distance of two sampled bytes the blocks were picked; 0 where each one is recorded, and in what
+    /// was read from a file.
     pub interval: u64,
     /// Allocated here, ever.
     pub allocated: Amount,
@@ -394,8 +398,8 @@ pub enum Seen {
     Silent,
     /// Its program is not one of those to be traced (`--only`, `--skip`).
     Skipped,
-    /// It was let go before it became a program with other rights, which the kernel gives to nobody who is traced, or the tracee
-    /// of another process.
+    /// It was let go before it became a program with other rights, which the kernel gives to nobody who is traced, or
+    /// the tracee of another process.
     LetGo,
 }
 
@@ -437,7 +441,8 @@ pub struct Finding {
     pub size: Option<u64>,
     /// The size that the offending call gave, if it gave a wrong one.
     pub given_size: Option<u64>,
-    /// If the pointer lies inside a live block: how many bytes from its beginning. `size` and `alloc_stack` are then that block's.
+    /// If the pointer lies inside a live block: how many bytes from its beginning. `size` and `alloc_stack` are then
+    /// that block's.
     pub offset: Option<u64>,
     /// Of an error about alignments: the one that the block was requested with in bytes; None if with none.
     pub align: Option<u64>,
@@ -458,7 +463,8 @@ pub struct Finding {
 }
 
 impl Profile {
-    /// Makes it a profile of the time from `start_ns` on: times count from there. What happened before must not be in it.
+    /// Makes it a profile of the time from `start_ns` on: times count from there. What happened before must not be in
+    /// it.
     pub(crate) fn begin_at(&mut self, start_ns: u64) {
         let process = &mut self.meta.process;
         process.started_at =
@@ -497,7 +503,8 @@ pub struct Profile {
     pub growths: Vec<(usize, Growth)>,
     /// How much of their blocks the program has not used (`--perturb`), each stack once: an index into `stacks`.
     pub capacities: Vec<(usize, Capacity)>,
-    /// Which arenas of glibc blocks lay in that other threads have freed: by stack, an index into `stacks`, and arena. Only of what was just recorded, and where much was freed so.
+    /// Which arenas of glibc blocks lay in that other threads have freed: by stack, an index into `stacks`, and arena.
+    /// Only of what was just recorded, and where much was freed so.
     pub stranded: Vec<(usize, CrossThreadFreed)>,
     pub findings: Vec<Finding>,
     /// The leak scan, if one was made.
@@ -514,8 +521,8 @@ pub struct Profile {
     pub warnings: Vec<String>,
     /// The processes that this is a profile of, if there are several, in the order in which they came to be.
     pub processes: Vec<ProcessRow>,
-    /// What is known besides of a profile that was read from a file; None of one that was just recorded. The figures of such a
-    /// profile are scaled up already if it is sampled.
+    /// What is known besides of a profile that was read from a file; None of one that was just recorded. The figures of
+    /// such a profile are scaled up already if it is sampled.
     pub saved: Option<Box<saved::Saved>>,
     /// What it was on the way to the end, if that was noted; stacks are indices into `stacks`.
     pub course: HeapHistory<usize>,

@@ -1,8 +1,9 @@
 //! Tracing as a library: a [`Profiler`] runs a program under trace and returns its [`Profile`].
 //!
-//! It writes nothing, and leaves the calling process's signals alone but for SIGURG, whose default is to be ignored. It starts no
-//! guardian: if the calling process dies, the kernel kills the program. Files of more than 32 MB are mapped while names are looked up:
-//! where somebody shortens one just then, the calling process gets SIGBUS, for which it installs no handler.
+//! It writes nothing, and leaves the calling process's signals alone but for SIGURG, whose default is to be ignored. It
+//! starts no guardian: if the calling process dies, the kernel kills the program. Files of more than 32 MB are mapped
+//! while names are looked up: where somebody shortens one just then, the calling process gets SIGBUS, for which it
+//! installs no handler.
 
 use crate::allocators::AllocatorTable;
 use crate::check::CheckRules;
@@ -67,7 +68,8 @@ impl Profiler {
         Self { max_depth: frames.max(1), ..self }
     }
 
-    /// Whether stacks are walked at frees, too: without, tracing costs less, and what is freed counts where it was allocated.
+    /// Whether stacks are walked at frees, too: without, tracing costs less, and what is freed counts where it was
+    /// allocated.
     #[must_use]
     pub fn free_stacks(self, walk: bool) -> Self {
         Self { free_stacks: walk, ..self }

@@ -1,12 +1,12 @@
-//! How far a session is: counters that the tracer thread writes and the progress line reads, without a lock between. (The list of
-//! processes, which rarely changes, has one.)
+//! How far a session is: counters that the tracer thread writes and the progress line reads, without a lock between.
+//! (The list of processes, which rarely changes, has one.)
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The state of a running session. Written by the tracer thread only, but for the time waited; read by any thread; the values of one
-/// [`Reading`] may be a stop apart from each other.
+/// The state of a running session. Written by the tracer thread only, but for the time waited; read by any thread; the
+/// values of one [`Reading`] may be a stop apart from each other.
 #[derive(Debug)]
 pub struct Progress {
     began: Instant,
@@ -164,7 +164,8 @@ impl Progress {
         self.counts_allocated.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that one process has allocated `all` bytes so far, of which `shown` are counted already; if they are wanted.
+    /// Notes that one process has allocated `all` bytes so far, of which `shown` are counted already; if they are
+    /// wanted.
     pub fn allocated(&self, shown: &mut u64, all: u64) {
         if self.counts_allocated.load(Ordering::Relaxed) {
             // An exec begins anew.

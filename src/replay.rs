@@ -1,5 +1,5 @@
-//! A trace read again: its events give the heaps, its definitions and ends the rest of what a run leaves. So a trace becomes the
-//! recordings of the run that wrote it, or those of a part of it.
+//! A trace read again: its events give the heaps, its definitions and ends the rest of what a run leaves. So a trace
+//! becomes the recordings of the run that wrote it, or those of a part of it.
 //!
 //! Kept are live blocks, sites and stacks, of processes that have ended what they left, packed; never the events.
 
@@ -213,7 +213,8 @@ impl Replay {
         }
     }
 
-    /// A process has ended: what it leaves is packed. Its end is told once more when all have, with what was found out since.
+    /// A process has ended: what it leaves is packed. Its end is told once more when all have, with what was found out
+    /// since.
     fn end(&mut self, end: End) {
         let koid = end.koid;
         let Some(process) = self.processes.remove(&koid).map(|process| *process) else {

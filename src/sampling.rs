@@ -1,8 +1,8 @@
 //! Poisson sampling by bytes: which blocks are recorded, and how many each of them stands for. Pure.
 //!
-//! A block of s bytes is picked with the probability p = 1 − e^(−s/interval), as if every byte were picked by itself once in
-//! `interval` bytes on average: tcmalloc and Go's runtime sample so. A picked block then counts 1/p times (Horvitz and Thompson,
-//! 1952), so that sums are right on average, whatever the sizes.
+//! A block of s bytes is picked with the probability p = 1 − e^(−s/interval), as if every byte were picked by itself
+//! once in `interval` bytes on average: tcmalloc and Go's runtime sample so. A picked block then counts 1/p times
+//! (Horvitz and Thompson, 1952), so that sums are right on average, whatever the sizes.
 
 pub mod governor;
 
@@ -51,8 +51,8 @@ impl Sampler {
     }
 }
 
-/// So many numbers, exponentially distributed with the mean 1, in a random order: one from each of as many equally likely ranges, its mean. Read round and
-/// round from a random place they serve who can't take logarithms.
+/// So many numbers, exponentially distributed with the mean 1, in a random order: one from each of as many equally
+/// likely ranges, its mean. Read round and round from a random place they serve who can't take logarithms.
 pub fn unit_distances(count: usize, seed: u64) -> Vec<f64> {
     // The integral of -ln(u), from 0 on.
     let integral = |u: f64| u - u * u.ln();
@@ -94,7 +94,8 @@ impl SplitMix {
     }
 }
 
-/// How many blocks a picked one of `size` bytes stands for; 1 where `interval` is 0, which means that every block is recorded.
+/// How many blocks a picked one of `size` bytes stands for; 1 where `interval` is 0, which means that every block is
+/// recorded.
 pub fn weight(size: u64, interval: u64) -> f64 {
     if interval == 0 {
         return 1.0;
@@ -115,7 +116,8 @@ fn estimated_bytes(size: u64, interval: u64) -> u64 {
     (size as f64 * weight(size, interval)).round() as u64
 }
 
-/// What one picked block of `size` bytes adds to the variance of an estimated sum of bytes, in bytes squared: s²(1−p)/p².
+/// What one picked block of `size` bytes adds to the variance of an estimated sum of bytes, in bytes squared:
+/// s²(1−p)/p².
 pub fn variance(size: u64, interval: u64) -> f64 {
     let weight = weight(size, interval);
     let size = size as f64;
@@ -140,8 +142,8 @@ mod tests {
         [vec![48; 5000], skewed.collect(), octaves.collect()]
     }
 
-    /// Over many seeds the mean of the estimates of objects and of bytes is the truth, within three of its standard errors, which are
-    /// measured; and the variance that is told is the one that they have.
+    /// Over many seeds the mean of the estimates of objects and of bytes is the truth, within three of its standard
+    /// errors, which are measured; and the variance that is told is the one that they have.
     #[test]
     fn estimates_are_unbiased_and_their_error_is_the_one_told() {
         let interval = 4096;

@@ -1,7 +1,8 @@
 //! Source files, as far as they are here and may be shown.
 //!
-//! A path comes from the debug information of the program, or from a profile that somebody else has written: only what has a name as source code has,
-//! and none as secrets have, is read, and only what its [readers](Readers) may read, too.
+//! A path comes from the debug information of the program, or from a profile that somebody else has written: only what
+//! has a name as source code has, and none as secrets have, is read, and only what its [readers](Readers) may read,
+//! too.
 
 mod readers;
 

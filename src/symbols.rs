@@ -1,8 +1,8 @@
 //! Addresses to functions, lines and inlined frames: ELF symbol tables, DWARF, separate debug files. After the run,
 //! never in the stop loop.
 //!
-//! A few modules are open at a time at most. Nothing here fails: what can't be read is told as a warning, and its addresses stay without
-//! names.
+//! A few modules are open at a time at most. Nothing here fails: what can't be read is told as a warning, and its
+//! addresses stay without names.
 
 use crate::addr::{Addr, ModuleId, ObjAddr};
 use crate::elf::{Elf, Symbol, hex};
@@ -394,8 +394,8 @@ impl<'s> KnownSymbol<'s> {
     }
 }
 
-/// Completes what DWARF says by the symbol table: where DWARF names no function, and where its name for the outermost one is
-/// the bare identifier of a function whose symbol is mangled (`clang -gline-tables-only`).
+/// Completes what DWARF says by the symbol table: where DWARF names no function, and where its name for the outermost
+/// one is the bare identifier of a function whose symbol is mangled (`clang -gline-tables-only`).
 fn with_symbol<'s>(found: DwarfFrames, symbol: Option<&'s Symbol<'_>>, known: &mut KnownSymbol<'s>) -> Vec<SymFrame> {
     let mut frames = found.frames;
     let outermost = frames.last().and_then(|f| f.function.as_ref());

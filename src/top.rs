@@ -1,5 +1,6 @@
-//! `heaptrace top`: which sites the tracer tells of (`watch.rs`, `groups.rs`), what the one who asks makes of its answers (`state.rs`), how keys
-//! change it (`keys.rs`), and how it looks, on a screen (`draw.rs`) and in words (`plain.rs`). Pure: the terminal and the conversation are `commands/top.rs`'s.
+//! `heaptrace top`: which sites the tracer tells of (`watch.rs`, `groups.rs`), what the one who asks makes of its
+//! answers (`state.rs`), how keys change it (`keys.rs`), and how it looks, on a screen (`draw.rs`) and in words
+//! (`plain.rs`). Pure: the terminal and the conversation are `commands/top.rs`'s.
 
 mod draw;
 mod groups;

@@ -1,4 +1,5 @@
-//! The event trace: what happens to the heaps of a session, in a file in the Fuchsia trace format (fxt). docs/trace.md describes it.
+//! The event trace: what happens to the heaps of a session, in a file in the Fuchsia trace format (fxt). docs/trace.md
+//! describes it.
 //!
 //! | what | where |
 //! |---|---|

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A condition holds no longer when what it looks at has fallen below so much of its threshold: a value that wavers around the threshold
-/// fires once.
+/// A condition holds no longer when what it looks at has fallen below so much of its threshold: a value that wavers
+/// around the threshold fires once.
 const REARMED_AT: f64 = 0.95;
 
 /// What a condition looks at.
@@ -16,7 +16,8 @@ pub enum Quantity {
     Live,
     /// Bytes allocated in a second.
     Rate,
-    /// Memory pressure: the share of the last 10 seconds in which a task waited for memory, in percent (`avg10` of `some`).
+    /// Memory pressure: the share of the last 10 seconds in which a task waited for memory, in percent (`avg10` of
+    /// `some`).
     Psi,
 }
 
@@ -213,7 +214,8 @@ impl<T> Kept<T> {
         Self { most, snapshots: Vec::new() }
     }
 
-    /// Adds a snapshot with so many live bytes. Returns those that are to go. Of equally large ones, the oldest counts as the largest.
+    /// Adds a snapshot with so many live bytes. Returns those that are to go. Of equally large ones, the oldest counts
+    /// as the largest.
     pub fn add(&mut self, live_bytes: u64, snapshot: T) -> Vec<T> {
         let Some(most) = self.most else { return Vec::new() };
         self.snapshots.push((live_bytes, snapshot));

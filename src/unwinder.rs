@@ -1,7 +1,7 @@
 //! Walks a stopped thread's stack by the CFI of its modules, and interns the stacks it finds.
 //!
-//! Pure: memory enters through [`crate::memory::ReadMemory`], modules as byte sections. Deriving a rule (parsing CFI, rare)
-//! is apart from executing it (every frame): rules are small `Copy` values, cached per address.
+//! Pure: memory enters through [`crate::memory::ReadMemory`], modules as byte sections. Deriving a rule (parsing CFI,
+//! rare) is apart from executing it (every frame): rules are small `Copy` values, cached per address.
 
 pub mod cfi;
 mod ends;
@@ -112,7 +112,8 @@ pub struct FrameInfo {
     pub guessed: bool,
 }
 
-/// Signal frames that one walk passes at most. Between them the stack grows, so this ends every walk, whatever is on it.
+/// Signal frames that one walk passes at most. Between them the stack grows, so this ends every walk, whatever is on
+/// it.
 const MAX_SIGNAL_FRAMES: u32 = 64;
 /// Entries of the cache of walked edges. A power of two; half a MiB in all.
 const EDGES: usize = 1 << 14;
@@ -196,8 +197,8 @@ impl Unwinder {
         self.initial_sp = Some(sp);
     }
 
-    /// Whether the entry point's frame may begin at `sp`: right below the stack pointer with which the program began, as start
-    /// code pushes little and aligns.
+    /// Whether the entry point's frame may begin at `sp`: right below the stack pointer with which the program began,
+    /// as start code pushes little and aligns.
     pub fn is_initial_stack(&self, sp: Addr) -> bool {
         const MAX_PUSHED: u64 = 64;
         self.initial_sp.is_some_and(|initial| sp <= initial && initial.0 - sp.0 <= MAX_PUSHED)
@@ -320,8 +321,8 @@ impl Unwinder {
     /// Shows each frame, from the innermost one outwards, until `visit` breaks or the walk ends. Nothing is interned.
     /// `at_entry`: the thread stands at the first instruction of a function, whose caller is the first frame.
     ///
-    /// Returns the registers of the caller of the frame at which `visit` broke, as they will be when that frame has returned (of
-    /// those that a function need not keep, whatever they hold now); None if CFI does not tell.
+    /// Returns the registers of the caller of the frame at which `visit` broke, as they will be when that frame has
+    /// returned (of those that a function need not keep, whatever they hold now); None if CFI does not tell.
     pub fn walk<M>(
         &mut self,
         regs: &Regs,
@@ -364,7 +365,8 @@ impl Unwinder {
         outer
     }
 
-    /// The rule that a walk has found for the frame at `addr`, and that holds there whatever the stack; None if none is known.
+    /// The rule that a walk has found for the frame at `addr`, and that holds there whatever the stack; None if none is
+    /// known.
     pub fn known_rule(&self, addr: FrameAddr) -> Option<Rule> {
         self.rules.get(&addr.lookup()).map(|(rule, _)| *rule)
     }

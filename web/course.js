@@ -15,7 +15,8 @@ function stateAt(timeline, time, before) {
   return last;
 }
 
-// What changed within a window of `timeline`, and the most live bytes there; `before`: what was live before its first point.
+// What changed within a window of `timeline`, and the most live bytes there; `before`: what was live before its first
+// point.
 export function windowOf(timeline, from, to, before = 0) {
   const [first, last] = [from, to].map(time => stateAt(timeline, time, before));
   let most = first.live_bytes;
@@ -25,7 +26,8 @@ export function windowOf(timeline, from, to, before = 0) {
   return { change: last.live_bytes - first.live_bytes, allocations: last.allocations - first.allocations, most };
 }
 
-// The corners of the line of live bytes from 0 to `end`, [time, bytes] each: live bytes stay until an event changes them.
+// The corners of the line of live bytes from 0 to `end`, [time, bytes] each: live bytes stay until an event changes
+// them.
 export function cornersOf(timeline, end, before) {
   const corners = [[0, before]];
   let level = before;
@@ -37,8 +39,8 @@ export function cornersOf(timeline, end, before) {
   return corners;
 }
 
-// Allocations per second in so many equal parts of the time up to `end`. The allocations of a point came since the point
-// before it, and no earlier than `reach` before it, in nanoseconds: in that time they are taken as even.
+// Allocations per second in so many equal parts of the time up to `end`. The allocations of a point came since the
+// point before it, and no earlier than `reach` before it, in nanoseconds: in that time they are taken as even.
 export function ratesOf(timeline, end, parts, reach) {
   const rates = new Float64Array(parts);
   const width = end / parts;
@@ -57,10 +59,10 @@ export function ratesOf(timeline, end, parts, reach) {
   return rates;
 }
 
-// How long before a point of `timeline` its allocations can have come, in nanoseconds. A recording keeps two points of each
-// interval in which anything happened: an interval takes about a microsecond, until there are 512; then it takes twice as
-// long, again and again, so that at least 256 are left. Of the sum of several processes, where it was thinned out by the
-// number of points, that is not known.
+// How long before a point of `timeline` its allocations can have come, in nanoseconds. A recording keeps two points of
+// each interval in which anything happened: an interval takes about a microsecond, until there are 512; then it takes
+// twice as long, again and again, so that at least 256 are left. Of the sum of several processes, where it was thinned
+// out by the number of points, that is not known.
 export function reachOf(timeline, end, processes = 1) {
   if (processes > 1 && timeline.length > 512) return Infinity;
   return timeline.length < 256 ? Math.min(1024, end) : end / 255;

@@ -52,7 +52,8 @@ export function forgetColors() {
   themeColors.clear();
 }
 
-// A colour as the number that a picture's data has for it on the machines there are (little-endian: alpha, blue, green, red), mixed with `share` of another one.
+// A colour as the number that a picture's data has for it on the machines there are (little-endian: alpha, blue, green,
+// red), mixed with `share` of another one.
 export function pixelOf(color, share = 0, other = color) {
   const [own, mixed] = [channels(color), channels(other)];
   const byte = i => Math.round(own[i] + (mixed[i] - own[i]) * share);

@@ -6,7 +6,8 @@ import { pixelsOf, Row } from './row.js';
 const FRAME_HEIGHT = 20;
 const FONT = '12px system-ui, sans-serif';
 
-// Narrower than this, in CSS pixels, nothing is drawn, and nothing below it looked at; nor what has no pixel of its own.
+// Narrower than this, in CSS pixels, nothing is drawn, and nothing below it looked at; nor what has no pixel of its
+// own.
 const NARROWEST = 0.3;
 
 // Names begin where there is room for a few letters.
@@ -121,7 +122,8 @@ export class Flame {
     this.hovered = -1;
     // Not known, until it is asked for again.
     this.width = 0;
-    // So many pixels of the screen has a row. What is shown has the height `height`, of which `room` is in sight and `below` is not.
+    // So many pixels of the screen has a row. What is shown has the height `height`, of which `room` is in sight and
+    // `below` is not.
     [this.pixels, this.height, this.room, this.below] = [1, 0, 0, 0];
     addEventListener('resize', () => { this.width = 0; });
     this.waits = false;
@@ -155,7 +157,8 @@ export class Flame {
     canvas.addEventListener('blur', () => this.draw());
   }
 
-  // Shows a tree. `found` marks functions, or is null; `flipped` has callers at the bottom; `change` has what nodes had and have, if colours are to tell that.
+  // Shows a tree. `found` marks functions, or is null; `flipped` has callers at the bottom; `change` has what nodes had
+  // and have, if colours are to tell that.
   show(tree, totals, zoom, flipped, found, change = null) {
     const moved = this.tree !== tree || this.flipped !== flipped || this.zoom !== zoom;
     if (this.tree !== tree || this.focus >= tree.n) this.focus = zoom;
@@ -165,8 +168,8 @@ export class Flame {
     this.draw();
   }
 
-  // Places and draws other amounts as a gesture does, on a canvas that is not in the page. What a browser has not run before it runs several times slower: a gesture has no
-  // time for that. All that is shown stays.
+  // Places and draws other amounts as a gesture does, on a canvas that is not in the page. What a browser has not run
+  // before it runs several times slower: a gesture has no time for that. All that is shown stays.
   rehearse(others, canvas) {
     const { tree, totals, zoom, flipped, found, change, texts, context } = this;
     if (tree === null || others.length !== tree.n) return;
@@ -233,8 +236,8 @@ export class Flame {
     this.placeBelow(depth, end, totals, new Float64Array(deepest + 3), new Int32Array(deepest + 3), new Int32Array(deepest + 3).fill(this.pixels));
   }
 
-  // Those that what is zoomed to has below it, each within the pixels of its caller. Of each row is kept where its next node begins, in CSS pixels, how far its pixels
-  // are taken, and where those of the caller end.
+  // Those that what is zoomed to has below it, each within the pixels of its caller. Of each row is kept where its next
+  // node begins, in CSS pixels, how far its pixels are taken, and where those of the caller end.
   placeBelow(depth, end, totals, next, taken, until) {
     const { zoom, width, pixels } = this;
     const scale = totals[zoom] > 0 ? width / totals[zoom] : 0;

@@ -54,7 +54,8 @@ export class Model {
     this.windowKey = this.bounds === null ? '' : ` ${this.bounds.begin} ${this.bounds.end}`;
   }
 
-  // The state that changes make of the one that is shown; the views show its window from now on. A node's number means something in its tree only.
+  // The state that changes make of the one that is shown; the views show its window from now on. A node's number means
+  // something in its tree only.
   changed(state, changes) {
     const before = this.treeKey(state);
     const made = { ...state, ...changes };
@@ -171,7 +172,8 @@ export class Model {
     return module > 0 ? `[${baseName(strings[module])}]` : '';
   }
 
-  // Makes beforehand what a key may ask for, a piece at each call; yields how long the next one may take, in milliseconds. `show` is called with each column's amounts.
+  // Makes beforehand what a key may ask for, a piece at each call; yields how long the next one may take, in
+  // milliseconds. `show` is called with each column's amounts.
   *beforehand(show) {
     for (const { name } of this.data.columns) {
       for (const unit of ['bytes', 'blocks']) {
@@ -377,7 +379,8 @@ function amountsOf(amounts, nodes) {
   return values;
 }
 
-// The nodes of sites, each once, and of each the distance of the frame that tells whose it is, and the type that all its sites have.
+// The nodes of sites, each once, and of each the distance of the frame that tells whose it is, and the type that all
+// its sites have.
 function leavesOf({ node, telling, type }, count) {
   const [seen, nodes, distances, types] = [new Uint32Array(count), [], [], []];
   for (let site = 0; site < node.length; site++) {

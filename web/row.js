@@ -5,7 +5,8 @@ export function pixelsOf(width) {
   return Math.max(1, Math.round(width * (globalThis.devicePixelRatio || 1)));
 }
 
-// What is drawn in a row: the nodes from left to right. `x` and `w` are in CSS pixels; of those of the screen a node has `left` up to, not with, `right`. No two nodes have the same ones.
+// What is drawn in a row: the nodes from left to right. `x` and `w` are in CSS pixels; of those of the screen a node
+// has `left` up to, not with, `right`. No two nodes have the same ones.
 export class Row {
   constructor() {
     this.n = 0;

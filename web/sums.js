@@ -1,4 +1,5 @@
-// The rows of the table as lists of numbers: sums over the call tree by function, file or module, and the sites one by one. Pure.
+// The rows of the table as lists of numbers: sums over the call tree by function, file or module, and the sites one by
+// one. Pure.
 import { baseName, shortName } from './text.js';
 import { inParts } from './work.js';
 
@@ -12,9 +13,11 @@ export function listOf(Kind, count, valueOf) {
   return list;
 }
 
-// Rows of a table. `values` has a list for each column of numbers; names are made for those rows only that are looked at.
+// Rows of a table. `values` has a list for each column of numbers; names are made for those rows only that are looked
+// at.
 export class Rows {
-  // `names` are `name`, `place`, `type`, `whole`, `node`: functions that tell them of a row, if there are such; `ranks(column)` is a generator for the order of texts.
+  // `names` are `name`, `place`, `type`, `whole`, `node`: functions that tell them of a row, if there are such;
+  // `ranks(column)` is a generator for the order of texts.
   constructor(values, names, ranks) {
     Object.assign(this, { values, names, ranks });
     this.count = values.self.length;
@@ -38,7 +41,8 @@ export class Rows {
     return told;
   }
 
-  // The numbers of the rows in order of a column. What has no value comes last; equal ones are by name, where names are known of all.
+  // The numbers of the rows in order of a column. What has no value comes last; equal ones are by name, where names are
+  // known of all.
   *order(column, down) {
     const key = `${column} ${down}`;
     if (!this.orders.has(key)) {
@@ -67,7 +71,8 @@ function notNegative(list) {
   return least < 0 ? list.map(value => value - least) : list;
 }
 
-// Numbers in order of the keys that they have, none below 0; NaN comes last. Equal ones stay as they are. By digits of 16 bits, from the last on.
+// Numbers in order of the keys that they have, none below 0; NaN comes last. Equal ones stay as they are. By digits of
+// 16 bits, from the last on.
 export function* sortedBy(order, keys, down) {
   const values = new Float64Array(keys);
   const bits = new Uint16Array(values.buffer);
@@ -91,7 +96,8 @@ export function* sortedBy(order, keys, down) {
   return from;
 }
 
-// Turns the order of such numbers round, but for NaN, which stays last. `bits` are those of `values`: the sign's, the highest one, is 0.
+// Turns the order of such numbers round, but for NaN, which stays last. `bits` are those of `values`: the sign's, the
+// highest one, is 0.
 function turn(values, bits, from, to) {
   for (let i = from; i < to; i++) {
     if (Number.isNaN(values[i])) bits.fill(0xffff, 4 * i, 4 * i + 4);
@@ -129,9 +135,10 @@ export function* ranksOf(texts) {
   return ranks;
 }
 
-// Sums of what the nodes of a tree have in common. `groupOf` has for each value of `kind`, a list of the tree, a whole number below `groups`. `own` has amounts that the nodes have by
-// themselves, by name; `totals` has amounts with all below, by name: `total` are those of `self`. The result has lists of what has something: `group`, the sums, and under the names of
-// `totals` what stacks through it have: each counts once.
+// Sums of what the nodes of a tree have in common. `groupOf` has for each value of `kind`, a list of the tree, a whole
+// number below `groups`. `own` has amounts that the nodes have by themselves, by name; `totals` has amounts with all
+// below, by name: `total` are those of `self`. The result has lists of what has something: `group`, the sums, and under
+// the names of `totals` what stacks through it have: each counts once.
 export function* sumsBy(tree, kind, groupOf, groups, own, totals) {
   const sums = {};
   for (const [name, amounts] of Object.entries(own)) {
@@ -167,7 +174,8 @@ function totalsPart(tree, kind, groupOf, until, totals, sums, from, to) {
   }
 }
 
-// Adds what follows from the sums: the mean size of the blocks allocated, the share of them that were temporary, and for how many seconds those lived that were freed; of a difference, by how much they have changed.
+// Adds what follows from the sums: the mean size of the blocks allocated, the share of them that were temporary, and
+// for how many seconds those lived that were freed; of a difference, by how much they have changed.
 export function* withShares(values) {
   const { allocations, allocatedBytes, temporaries, freed, lifetimes, before, after } = values;
   if (before !== undefined) return { ...values, change: listOf(Float64Array, before.length, i => after[i] - before[i]) };
@@ -187,7 +195,8 @@ function quotientsOf(part, whole, unit) {
   return shares;
 }
 
-// What a site is called: the function that tells whose allocation it is, and who calls that, as far as these are not the same.
+// What a site is called: the function that tells whose allocation it is, and who calls that, as far as these are not
+// the same.
 export function siteName(tree, strings, node, telling) {
   const names = [];
   for (let at = tellingNode(tree, node, telling); at > 0 && names.length < NAMED; at = tree.parent[at]) {

@@ -7,7 +7,8 @@ const ROW_HEIGHT = 26;
 // Rows beyond both ends of what is in sight.
 const SPARE = 3;
 
-// The first of `count` rows to be in the page, of `total`, where the scroll is at `top`. It stays the one it is, `before`, as long as that has spare rows: not at the ends, which have none.
+// The first of `count` rows to be in the page, of `total`, where the scroll is at `top`. It stays the one it is,
+// `before`, as long as that has spare rows: not at the ends, which have none.
 export function firstRow(top, total, count, before) {
   const last = Math.max(0, total - count);
   const first = Math.max(0, Math.min(Math.floor(top / ROW_HEIGHT) - SPARE, last));
@@ -30,7 +31,8 @@ export class Table {
       this.fill(false);
     });
     scroll.tabIndex = 0;
-    // Elements of rows, the first one in sight first. They are used again and again, as are the bodies of tables with the same columns.
+    // Elements of rows, the first one in sight first. They are used again and again, as are the bodies of tables with
+    // the same columns.
     this.elements = [];
     this.bodies = new Map();
     table.tBodies[0].addEventListener('click', event => {
@@ -39,7 +41,8 @@ export class Table {
     });
   }
 
-  // The columns of such rows in this unit; `isDifference`: of a page that compares; `hasLifetimes`: it is known for how long blocks lived.
+  // The columns of such rows in this unit; `isDifference`: of a page that compares; `hasLifetimes`: it is known for how
+  // long blocks lived.
   static columns(by, unit, isDifference = false, hasLifetimes = false) {
     const amount = value => amountText(value, unit);
     const number = (key, title, text, hint) => ({ key, title, text, hint, isNumber: true });
@@ -110,7 +113,8 @@ export class Table {
     this.room = room;
   }
 
-  // The body of these columns, as it was left: what stands for rows above and below, what is said if there are none, and elements of rows.
+  // The body of these columns, as it was left: what stands for rows above and below, what is said if there are none,
+  // and elements of rows.
   build() {
     const key = this.columns.map(column => column.key).join(' ');
     if (!this.bodies.has(key)) this.bodies.set(key, this.body());

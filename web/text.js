@@ -125,7 +125,8 @@ export function baseName(path) {
   return path.slice(path.lastIndexOf('/') + 1);
 }
 
-// Makes a test of names out of what was typed: a part of the name, whatever its case, or `/regular expression/`. Null if nothing, or no expression, was typed.
+// Makes a test of names out of what was typed: a part of the name, whatever its case, or `/regular expression/`. Null
+// if nothing, or no expression, was typed.
 export function matcher(typed) {
   const text = typed.trim();
   if (text === '') return null;

@@ -1,4 +1,5 @@
-// Live bytes over time, with the rate of allocations, and the resident memory, marks and moments of known heaps where there are such. A part of it can be brushed.
+// Live bytes over time, with the rate of allocations, and the resident memory, marks and moments of known heaps where
+// there are such. A part of it can be brushed.
 import { cornersOf, levelBefore, ratesOf, reachOf, windowOf } from './course.js';
 import { sharpen, themeColor } from './dom.js';
 import { bytesText, countText, durationText } from './text.js';

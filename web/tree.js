@@ -1,13 +1,16 @@
-// Call trees as flat lists in preorder, and other trees made of them: folded ones, callers, callees. Pure. What may take long is a generator (work.js).
+// Call trees as flat lists in preorder, and other trees made of them: folded ones, callers, callees. Pure. What may
+// take long is a generator (work.js).
 import { finished, inParts } from './work.js';
 
 // So many nodes are looked up, or joined, between two pauses.
 const PART = 1 << 9;
 
-// A tree of nodes 0 … n-1, the root first, each before those that it calls. `func` and `frame` say what a node is; `end` is one past the last node below it.
-// A tree that was made of another one, its `base`, knows by `source` where its nodes have their amounts from:
+// A tree of nodes 0 … n-1, the root first, each before those that it calls. `func` and `frame` say what a node is;
+// `end` is one past the last node below it. A tree that was made of another one, its `base`, knows by `source` where
+// its nodes have their amounts from:
 // - `map`: for each node of the base that of this one which has its amount; -1: none;
-// - `node`, `leaf`, `outer`: the node `leaf` has what `node` of the base has with all below it, and the leaf of the entry `outer`, if that is not -1, has not;
+// - `node`, `leaf`, `outer`: the node `leaf` has what `node` of the base has with all below it, and the leaf of the
+//   entry `outer`, if that is not -1, has not;
 // - `node`, `leaf` without `outer`: the same of what `node` has by itself.
 class Tree {
   constructor({ depth, func, frame, parent, end }, kinds, base = null, source = null) {
@@ -17,7 +20,8 @@ class Tree {
     this.deepest = deepestOf(depth);
   }
 
-  // What each node has with all below it, of what the nodes of the first tree have by themselves. `key` is another one for other amounts.
+  // What each node has with all below it, of what the nodes of the first tree have by themselves. `key` is another one
+  // for other amounts.
   totals(first, key = first) {
     return kept(this.sums, key, () => {
       const sums = this.source?.outer ? this.differences(first, key) : new Float64Array(this.own(first, key));
@@ -109,7 +113,8 @@ export function firstTree(depth, frame, names) {
   return new Tree({ depth, func, frame, parent, end: finished(endsOf(parent)) }, kinds);
 }
 
-// A tree that grows from its root. Its nodes are found by a hash table with open addressing: several times as fast as a Map.
+// A tree that grows from its root. Its nodes are found by a hash table with open addressing: several times as fast as a
+// Map.
 class Growing {
   // Room for so many nodes; more of it is made where they need it.
   constructor(expected) {
@@ -210,7 +215,8 @@ function renamePart(named, number, from, to) {
   }
 }
 
-// A tree in which nodes of one function below one parent become one. Where there is nothing to join a whole part of the base is taken over.
+// A tree in which nodes of one function below one parent become one. Where there is nothing to join a whole part of the
+// base is taken over.
 class Joining {
   // It has `most` nodes at most.
   constructor(base, hidden, most) {
@@ -311,8 +317,8 @@ class Joining {
   }
 }
 
-// The same tree without the functions that `hidden` marks, whose amounts their callers get; with `merge`, calls of a function that is already on the way
-// are one with that.
+// The same tree without the functions that `hidden` marks, whose amounts their callers get; with `merge`, calls of a
+// function that is already on the way are one with that.
 export function* folded(tree, hidden, merge) {
   if (!merge) {
     const joining = new Joining(tree, hidden, tree.n);
@@ -344,8 +350,8 @@ function mergePart(tree, hidden, growing, map, from, to) {
   }
 }
 
-// Of all callers at once, those of sites are followed that have one part in so many of all: what is less is narrower than a hair in the graph, and is counted
-// where it was allocated.
+// Of all callers at once, those of sites are followed that have one part in so many of all: what is less is narrower
+// than a hair in the graph, and is counted where it was allocated.
 const SMALLEST = 20_000;
 
 // Who calls a function, and who calls those: each stack from its innermost call of it outwards.

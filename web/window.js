@@ -1,6 +1,7 @@
 // What happened in a part of the time, for files that know heaps of moments on the way. Pure.
 
-// The heaps that bound a window: those next to its ends. -1 stands for the beginning, before all. Null if there are none.
+// The heaps that bound a window: those next to its ends. -1 stands for the beginning, before all. Null if there are
+// none.
 export function boundsOf(heaps, from, to) {
   if (heaps.length === 0 || from < 0) return null;
   const nearest = time => {
@@ -15,8 +16,9 @@ export function boundsOf(heaps, from, to) {
   return { begin, end: Math.max(nearest(to), begin + 1) };
 }
 
-// What the nodes have by themselves of a column, in a window: `allocated` and `freed` are what came and went in it, `live` is what is live at its end, `peak` the one of
-// its heaps with most live bytes. Null for what is not known of windows.
+// What the nodes have by themselves of a column, in a window: `allocated` and `freed` are what came and went in it,
+// `live` is what is live at its end, `peak` the one of its heaps with most live bytes. Null for what is not known of
+// windows.
 export function ownIn(heaps, nodes, { begin, end }, column, unit) {
   const sum = (of, first, last) => {
     const own = new Float64Array(nodes);

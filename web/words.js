@@ -2,8 +2,8 @@
 import { levelBefore } from './course.js';
 import { bytesText, changeText, durationText, percentText, plural } from './text.js';
 
-// From this share of all allocations on, in so many parts of one, temporary blocks are worth a sentence, and no fewer than
-// so many, as for advice.
+// From this share of all allocations on, in so many parts of one, temporary blocks are worth a sentence, and no fewer
+// than so many, as for advice.
 const CHURN = 0.25;
 const LEAST_CHURN = 1000;
 
@@ -41,7 +41,8 @@ export function grows(timeline, end, before = 0) {
   return [1, 2, 3].every(quarter => least[quarter] > least[quarter - 1] + most / 20);
 }
 
-// The sentences, the most important first. `nameOf` names a site. Each has `kind`, `lead`, `text`, and `to`: the state that shows it.
+// The sentences, the most important first. `nameOf` names a site. Each has `kind`, `lead`, `text`, and `to`: the state
+// that shows it.
 export function sentences(data, nameOf) {
   const { report, words } = data;
   const { totals } = report;

@@ -1,4 +1,5 @@
-// Work that takes longer than a moment, in slices: between them the browser hears and draws. Such work is a generator that yields after each part.
+// Work that takes longer than a moment, in slices: between them the browser hears and draws. Such work is a generator
+// that yields after each part.
 
 // So long is a slice, in milliseconds. A gesture has 16, and the browser needs some of them.
 const SLICE = 5;
@@ -19,8 +20,9 @@ export class Work {
     this.waiting = [];
   }
 
-  // Begins in place of what was going on. `done` is called with what `steps` returns: at once, if that takes a moment only. `wait` is called if it does not.
-  // `fail` is called with what `steps` or `done` throw, whenever that is; they are not tried again.
+  // Begins in place of what was going on. `done` is called with what `steps` returns: at once, if that takes a moment
+  // only. `wait` is called if it does not. `fail` is called with what `steps` or `done` throw, whenever that is; they
+  // are not tried again.
   begin(steps, done, wait, fail) {
     Object.assign(this, { steps, done, fail });
     if (!this.slice()) wait();

@@ -115,8 +115,8 @@ fn count(number: f64) -> String {
     }
 }
 
-/// `heaptrace run` with these options, if it knows them and the program runs on that engine here. Without such an option there is
-/// one engine, which traps.
+/// `heaptrace run` with these options, if it knows them and the program runs on that engine here. Without such an
+/// option there is one engine, which traps.
 fn ours(options: &[&str]) -> Option<Vec<String>> {
     let words = heaptrace(options);
     let starts = |words: &[String]| {

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-/// Runs a child over `count` int3 instructions and returns the nanoseconds per round trip: trap, wait, GETREGS, SETREGS,
-/// continue. With `pinned`, tracer and child share one processor.
+/// Runs a child over `count` int3 instructions and returns the nanoseconds per round trip: trap, wait, GETREGS,
+/// SETREGS, continue. With `pinned`, tracer and child share one processor.
 pub fn round_trip(count: u64, pinned: bool) -> f64 {
     let before = affinity();
     if pinned {

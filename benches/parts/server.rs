@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long requests are counted for. The machine's other users make it slower by up to a third at times, from one second to the next: of many short times in turn the middle ones
-/// are not theirs.
+/// How long requests are counted for. The machine's other users make it slower by up to a third at times, from one
+/// second to the next: of many short times in turn the middle ones are not theirs.
 const COUNTED: Duration = Duration::from_millis(500);
 
 /// How long it is waited before, with heaptrace and without: in the first moments of an attach, stacks are new.
@@ -174,7 +174,8 @@ impl Phase {
     }
 }
 
-/// The mean, and half of the interval that holds it in 95 of 100 cases (normal distribution; 20 values: 2.09 by Student's).
+/// The mean, and half of the interval that holds it in 95 of 100 cases (normal distribution; 20 values: 2.09 by
+/// Student's).
 fn interval(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -225,7 +226,8 @@ impl Server {
         tracer
     }
 
-    /// The lines of the maps of what the engine shares with it. The inode is another one with each attach; what stays when it is let go is the last one.
+    /// The lines of the maps of what the engine shares with it. The inode is another one with each attach; what stays
+    /// when it is let go is the last one.
     fn regions(&self) -> Vec<String> {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id())).expect("it runs");
         maps.lines().filter(|line| line.contains("memfd:heaptrace")).map(str::to_owned).collect()

@@ -1,5 +1,5 @@
-//! Whole runs of real programs, start and end of the tool included: plain, under heaptrace, under heaptrack. In turn, so that a machine whose
-//! speed changes is as slow for each. And what heaptrace takes after the program's end.
+//! Whole runs of real programs, start and end of the tool included: plain, under heaptrace, under heaptrack. In turn,
+//! so that a machine whose speed changes is as slow for each. And what heaptrace takes after the program's end.
 
 use super::basics::{installed, median};
 use super::programs::heaptrace;

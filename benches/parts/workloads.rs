@@ -1,4 +1,5 @@
-//! Real programs with inputs that are made here, and what their heaps see: the events of a run, recorded by heaptrace itself.
+//! Real programs with inputs that are made here, and what their heaps see: the events of a run, recorded by heaptrace
+//! itself.
 
 use super::basics::installed;
 use heaptrace::internal::trace::reader::{Item, Reader};

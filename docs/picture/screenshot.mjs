@@ -4,7 +4,8 @@ import { writeFileSync } from 'node:fs';
 import { pathToFileURL } from 'node:url';
 import { Browser } from '../../tests/support/browser.mjs';
 
-// The part of the page that is saved, in CSS pixels. GitHub shows it some 900 wide: 1.5 pixels of the file for each are enough.
+// The part of the page that is saved, in CSS pixels. GitHub shows it some 900 wide: 1.5 pixels of the file for each are
+// enough.
 const WIDTH = 1280;
 const HEIGHT = 1030;
 // What the browser shows at once: the graph has 220 less, and begins with the callers of what it is zoomed to.

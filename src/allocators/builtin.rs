@@ -96,8 +96,8 @@ const OPERATORS: &[(&str, &str, Kind, Family)] = &[
     ),
 ];
 
-/// Names under which glibc (and musl, where it has them) calls its own functions; in glibc 2.36 all but the last two are
-/// exported at the address of the public name. They matter for old and for static C libraries.
+/// Names under which glibc (and musl, where it has them) calls its own functions; in glibc 2.36 all but the last two
+/// are exported at the address of the public name. They matter for old and for static C libraries.
 const LIBC_ALIASES: &[(&str, Kind)] = &[
     ("__libc_malloc", alloc(A1)),
     ("__libc_free", FREE),
@@ -161,7 +161,8 @@ const READ_LINE: Kind = Kind::GrowOut { out: A1, size: A2 };
 const MIMALLOC_TEXTS_OUT: &[(&str, Kind, Text)] =
     &[("dupenv_s", Kind::AllocOut { out: A1, size: Text::SIZE, success: Success::Zero }, Text::Found { unless: None })];
 
-/// mmap and its kin, under the names that the C libraries have for them: in glibc 2.36 and musl 1.2 those of one line have one address.
+/// mmap and its kin, under the names that the C libraries have for them: in glibc 2.36 and musl 1.2 those of one line
+/// have one address.
 pub(super) const MAPPINGS: &[(&str, MapFunction)] = &[
     ("mmap", MapFunction::Mmap),
     ("mmap64", MapFunction::Mmap),
@@ -210,8 +211,9 @@ const TCMALLOC: &[(&str, Kind)] = &[
     ("deletearray_sized_aligned", FREE),
 ];
 
-/// mimalloc's own entries, behind `mi_` (C functions are in [`C_FUNCTIONS`]). Alignments follow sizes here. mi_reallocf frees
-/// the block when it fails, which is not modelled: the block then counts as live until its address is handed out again.
+/// mimalloc's own entries, behind `mi_` (C functions are in [`C_FUNCTIONS`]). Alignments follow sizes here. mi_reallocf
+/// frees the block when it fails, which is not modelled: the block then counts as live until its address is handed out
+/// again.
 const MIMALLOC: &[(&str, Kind)] = &[
     ("_posix_memalign", POSIX_MEMALIGN),
     ("malloc_small", alloc(A1)),

@@ -41,8 +41,9 @@ pub struct EntryPoint {
     pub size: u64,
     /// What is called there: of several names for one address the most canonical one.
     pub function: FunctionId,
-    /// The family of a call to this address: None where the names at this address belong to several families (`free` and
-    /// `operator delete` in tcmalloc). For [`Family::Malloc`] the caller may yet be a wrapper, see [`Providers::wrappers`].
+    /// The family of a call to this address: None where the names at this address belong to several families (`free`
+    /// and `operator delete` in tcmalloc). For [`Family::Malloc`] the caller may yet be a wrapper, see
+    /// [`Providers::wrappers`].
     pub family: Option<Family>,
 }
 
@@ -55,17 +56,18 @@ pub struct Providers {
     /// program): they get no probe, as they call a probed function. A return address inside one of them tells the
     /// call's family, and the frame is the allocator's rather than the program's.
     pub wrappers: Vec<EntryPoint>,
-    /// Those of the wrappers that are told what is seen nowhere else. Aligned operator new: libstdc++ rounds the size up to the
-    /// alignment, and few programs use it; and, if [`AllocatorTable::watch_deletes`] asked for them, sized and aligned operator
-    /// delete. A probe there tells the arguments only: the call itself is seen where they pass it on.
+    /// Those of the wrappers that are told what is seen nowhere else. Aligned operator new: libstdc++ rounds the size
+    /// up to the alignment, and few programs use it; and, if [`AllocatorTable::watch_deletes`] asked for them, sized
+    /// and aligned operator delete. A probe there tells the arguments only: the call itself is seen where they pass it
+    /// on.
     pub told: Vec<EntryPoint>,
 }
 
 impl AllocatorTable {
     /// Decides where probes go, for modules in link-map order.
     ///
-    /// Every module that defines allocator functions gets probes, not only the first: a library opened with RTLD_LOCAL or
-    /// RTLD_DEEPBIND, or one with an allocator linked in, calls its own. Names of one address are one function.
+    /// Every module that defines allocator functions gets probes, not only the first: a library opened with RTLD_LOCAL
+    /// or RTLD_DEEPBIND, or one with an allocator linked in, calls its own. Names of one address are one function.
     pub fn select_providers(&self, modules: &[ModuleSymbols]) -> Providers {
         let mut providers = Providers::default();
         for module in modules {
@@ -174,8 +176,8 @@ fn is_c_allocator(function: &Function) -> bool {
     function.family == Family::Malloc && function.text.is_none() && matches!(function.kind, Kind::Alloc { .. })
 }
 
-/// Whether a function of this name is the C++ runtime's machinery of exceptions (Itanium C++ ABI: Exception Handling), which
-/// calls malloc and free for the exceptions' own objects. A library that holds an allocator may hold it, too.
+/// Whether a function of this name is the C++ runtime's machinery of exceptions (Itanium C++ ABI: Exception Handling),
+/// which calls malloc and free for the exceptions' own objects. A library that holds an allocator may hold it, too.
 pub fn is_exception_runtime_name(name: &str) -> bool {
     const PREFIXES: [&str; 5] = ["__cxa_allocate_", "__cxa_free_", "__cxa_get_globals", "__gxx_", "_Unwind_"];
     const NAMES: [&str; 2] = ["__cxa_end_catch", "__cxa_throw"];

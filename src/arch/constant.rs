@@ -15,8 +15,8 @@ pub enum Returned {
 /// So many instructions are looked at.
 const INSTRUCTIONS: usize = 12;
 
-/// The result of the function whose `code` begins at `at`: what `return "text";` and `return pointer;` are compiled to, with
-/// or without a frame pointer. None for anything else.
+/// The result of the function whose `code` begins at `at`: what `return "text";` and `return pointer;` are compiled to,
+/// with or without a frame pointer. None for anything else.
 pub fn returned(code: &[u8], at: Addr) -> Option<Returned> {
     let mut decoder = Decoder::with_ip(64, code, at.0, DecoderOptions::NONE);
     let mut result = None;

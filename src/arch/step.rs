@@ -115,7 +115,8 @@ pub fn make_tables() {
 /// [`MAX_INSTRUCTION_LEN`], fewer where the mapping ends.
 ///
 /// # Errors
-/// [`StepError::Undecodable`], [`StepError::OwnBreakpoint`], [`StepError::NotRelocatable`]: no breakpoint may be put there.
+/// [`StepError::Undecodable`], [`StepError::OwnBreakpoint`], [`StepError::NotRelocatable`]: no breakpoint may be put
+/// there.
 pub fn plan(code: &[u8], at: Addr) -> Result<Planned, StepError> {
     let decoded = Decoded::new(code, at)?;
     if decoded.relocation() == Relocation::Impossible {

@@ -1,5 +1,5 @@
-//! The vector registers of a thread, in the layout of the XSAVE instruction (Intel SDM volume 1, chapter 13.4, standard format),
-//! in which the kernel gives them to a tracer.
+//! The vector registers of a thread, in the layout of the XSAVE instruction (Intel SDM volume 1, chapter 13.4, standard
+//! format), in which the kernel gives them to a tracer.
 
 /// The register set by its number in core files and for PTRACE_GETREGSET (<elf.h>).
 pub const NT_X86_XSTATE: i32 = 0x202;

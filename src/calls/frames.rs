@@ -64,8 +64,8 @@ impl PendingCall {
         Call { function, task, stack, family, align, interval }
     }
 
-    /// Whether the function of this frame may have jumped to the one entered, which has found the same stack pointer and
-    /// return address. The same function again is a new call, made after this one was left by a longjmp or an
+    /// Whether the function of this frame may have jumped to the one entered, which has found the same stack pointer
+    /// and return address. The same function again is a new call, made after this one was left by a longjmp or an
     /// exception, unless [`Self::goes_round`]; and so is a free after what only allocates.
     fn may_tail_jump(&self, entry: &Entry, is_free: bool) -> bool {
         (self.function, self.module) != (entry.function, entry.module) && !(is_free && self.operation.allocates())
@@ -89,8 +89,8 @@ impl PendingCall {
         matches!(self.operation, Operation::Free { .. }) && !self.declared
     }
 
-    /// Whether a deeper entry was called by the allocator in this call's service. Other allocators' code doesn't count: an
-    /// interposer that prints makes the C library allocate, and that comes to the interposer again.
+    /// Whether a deeper entry was called by the allocator in this call's service. Other allocators' code doesn't count:
+    /// an interposer that prints makes the C library allocate, and that comes to the interposer again.
     fn calls_within(&self, entry: &Entry) -> bool {
         let passed_on = entry.caller_module == self.inner_module && entry.module != self.module;
         entry.caller_is_allocator && (entry.caller_module == self.module || passed_on)
@@ -126,8 +126,8 @@ impl Frames {
         (self.delete_arguments, self.new_arguments) = (None, None);
     }
 
-    /// Judges an entry by the innermost call on the same stack. Calls on other stacks (of a signal handler, of fibers) can't
-    /// be compared and are passed over; calls that the entry proves dead are dropped.
+    /// Judges an entry by the innermost call on the same stack. Calls on other stacks (of a signal handler, of fibers)
+    /// can't be compared and are passed over; calls that the entry proves dead are dropped.
     pub(super) fn relate_to_pending(
         &mut self,
         entry: &Entry,

@@ -1,5 +1,5 @@
-//! What mmap and its kin do, told from their arguments and results: mmap(2), munmap(2), mremap(2), brk(2) and sbrk(3) as the C libraries have
-//! them. The kernel deals in pages, and so do these.
+//! What mmap and its kin do, told from their arguments and results: mmap(2), munmap(2), mremap(2), brk(2) and sbrk(3)
+//! as the C libraries have them. The kernel deals in pages, and so do these.
 
 use crate::addr::Addr;
 use crate::allocators::MapFunction;
@@ -66,8 +66,8 @@ pub enum MapCall {
 }
 
 impl MapCall {
-    /// What a call with these arguments is about; None if it changes nothing, or not what counts. Of brk(2) the second one is
-    /// where the break was.
+    /// What a call with these arguments is about; None if it changes nothing, or not what counts. Of brk(2) the second
+    /// one is where the break was.
     pub fn of(function: MapFunction, args: &[u64; 6]) -> Option<Self> {
         let [first, second, third, fourth, fifth, ..] = *args;
         match function {
@@ -87,7 +87,8 @@ impl MapCall {
                 let over = (fourth & MREMAP_FIXED != 0).then_some(Addr(fifth));
                 Some(Self::Move {
                     old: Addr(first),
-                    // of no bytes it makes a second view of shared memory, which matters only where it replaces something
+                    // of no bytes it makes a second view of shared memory, which matters only where it replaces
+                    // something
                     old_bytes: if second == 0 && over.is_some() { 0 } else { in_pages(second, PAGE)? },
                     new_bytes: in_pages(third, PAGE)?,
                     keeps_old: fourth & MREMAP_DONTUNMAP != 0,
@@ -101,7 +102,8 @@ impl MapCall {
         }
     }
 
-    /// Whether it is about memory of which any `is_mapped`, as far as is known: else it is of no interest. None if it is of interest in any case.
+    /// Whether it is about memory of which any `is_mapped`, as far as is known: else it is of no interest. None if it
+    /// is of interest in any case.
     pub fn concerns(self, is_mapped: impl Fn(Addr, u64) -> bool) -> Option<bool> {
         match self {
             Self::Map { of_file: true, over: Some(start), bytes } | Self::Unmap { start, bytes } => {
@@ -123,8 +125,8 @@ impl MapCall {
         }
     }
 
-    /// What is told of its beginning. What is unmapped may be another thread's before the call has returned; it fails only where
-    /// the process has as many mappings as it may have.
+    /// What is told of its beginning. What is unmapped may be another thread's before the call has returned; it fails
+    /// only where the process has as many mappings as it may have.
     pub const fn begun(self) -> Option<MapChange> {
         match self {
             Self::Unmap { start, bytes } => Some(MapChange::Unmapped { start, bytes }),

@@ -1,5 +1,5 @@
-//! What a call of an allocator function does to the heap: told from the function's kind, its arguments and its result alone, whoever
-//! has seen them.
+//! What a call of an allocator function does to the heap: told from the function's kind, its arguments and its result
+//! alone, whoever has seen them.
 
 use super::mapping::MapCall;
 use super::passed_on::NewArguments;

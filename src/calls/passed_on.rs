@@ -1,5 +1,5 @@
-//! What entries say of the call that a thread makes next: operator new and delete that only pass the call on have seen size and
-//! alignment, and a free is passed on to another function.
+//! What entries say of the call that a thread makes next: operator new and delete that only pass the call on have seen
+//! size and alignment, and a free is passed on to another function.
 
 use super::Entry;
 use crate::addr::{Addr, FunctionId, ModuleId};
@@ -46,8 +46,8 @@ pub(super) struct DeleteArguments {
 }
 
 impl DeleteArguments {
-    /// With the size that the operator before it was told, if that has passed the call on to this one: sized ones call those
-    /// without.
+    /// With the size that the operator before it was told, if that has passed the call on to this one: sized ones call
+    /// those without.
     pub(super) fn after(self, before: Option<Self>, entry: &Entry) -> Self {
         let before = before.filter(|before| before.is_passed_on(entry, self.block));
         Self { size: self.size.or(before.and_then(|before| before.size)), ..self }
@@ -98,7 +98,8 @@ pub(super) struct NewArguments {
 }
 
 impl NewArguments {
-    /// Whether the operator makes the call. It may do so several times, with new-handlers in between, which call others.
+    /// Whether the operator makes the call. It may do so several times, with new-handlers in between, which call
+    /// others.
     pub(super) fn is_passed_on(&self, entry: &Entry) -> bool {
         self.is_near(entry) && entry.wrapper.is_some() && entry.wrapper == self.wrapper
     }

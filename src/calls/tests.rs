@@ -173,7 +173,8 @@ fn a_return_matches_by_site_and_depth() {
     assert_eq!(thread.told(), ["malloc 0x1000 24"]);
 }
 
-/// A fiber goes on where it is resumed. What else its thread is in goes on, too, and another thread's own call at the same place comes first.
+/// A fiber goes on where it is resumed. What else its thread is in goes on, too, and another thread's own call at the
+/// same place comes first.
 #[test]
 fn a_call_may_return_on_another_thread() {
     let elsewhere = TaskId { tid: 78, serial: 2 };
@@ -372,7 +373,8 @@ fn t22_a_dead_thread_abandons_its_calls() {
     assert_eq!(thread.missed_returns, 1, "it goes on");
 }
 
-/// Calls went unseen: a return to the place of one from before is another one's, and nothing was missed that is not told as a gap.
+/// Calls went unseen: a return to the place of one from before is another one's, and nothing was missed that is not
+/// told as a gap.
 #[test]
 fn what_was_in_progress_when_calls_went_unseen_is_forgotten() {
     let mut thread = Thread::new();
@@ -622,8 +624,8 @@ fn a_sized_delete_tells_the_size_of_the_free_that_it_makes() {
     assert_eq!(thread.told(), ["operator delete(void*, unsigned long) 0x40 of 16"]);
 }
 
-/// The size that an aligned operator new was asked for is that of the block, as often as it tries; a new-handler's own call has
-/// its own.
+/// The size that an aligned operator new was asked for is that of the block, as often as it tries; a new-handler's own
+/// call has its own.
 #[test]
 fn an_aligned_new_tells_the_size_of_the_call_that_it_makes() {
     let mut thread = Thread::new();

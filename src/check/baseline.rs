@@ -1,5 +1,5 @@
-//! Baselines: an earlier report.json says which leaks and errors are known already. Findings match by their ids, which are made of
-//! function names: the same in another build, at other addresses and lines.
+//! Baselines: an earlier report.json says which leaks and errors are known already. Findings match by their ids, which
+//! are made of function names: the same in another build, at other addresses and lines.
 
 use super::growth::{GrowthLimit, TestBefore, grown};
 use crate::profile::leaks::{BaselineStatus, LeakClass};
@@ -154,7 +154,8 @@ impl Baseline {
         self.tests.is_some()
     }
 
-    /// Says of each test in `profile` what has grown by more than a limit allows. Tests that the baseline does not have, have not.
+    /// Says of each test in `profile` what has grown by more than a limit allows. Tests that the baseline does not
+    /// have, have not.
     pub fn mark_grown(&self, profile: &mut Profile, limits: &[GrowthLimit]) {
         let (Some(known), Some(tests)) = (&self.tests, &mut profile.tests) else { return };
         for row in &mut tests.rows {
@@ -162,9 +163,9 @@ impl Baseline {
         }
     }
 
-    /// Says of each error and of each class of each leaking site in `profile` whether the baseline knows it. A leak has grown if
-    /// it has more bytes or more blocks, with what hangs on it; sites whose functions have equal names are counted together. An
-    /// error is known however often it happens.
+    /// Says of each error and of each class of each leaking site in `profile` whether the baseline knows it. A leak has
+    /// grown if it has more bytes or more blocks, with what hangs on it; sites whose functions have equal names are
+    /// counted together. An error is known however often it happens.
     pub fn apply(&self, profile: &mut Profile) {
         let mut findings = std::mem::take(&mut profile.findings);
         for finding in &mut findings {

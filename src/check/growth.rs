@@ -50,7 +50,8 @@ pub struct TestBefore {
     pub runs: u64,
 }
 
-/// What of a test has grown by more than one of the limits allows. Limits in bytes say nothing of numbers of allocations; sums are compared for one run.
+/// What of a test has grown by more than one of the limits allows. Limits in bytes say nothing of numbers of
+/// allocations; sums are compared for one run.
 pub fn grown(row: &TestRow, before: &TestBefore, limits: &[GrowthLimit]) -> Vec<Grown> {
     let (runs_before, runs) = (before.runs.max(1), row.runs.max(1));
     let figures = [

@@ -1,8 +1,8 @@
-//! Suppressions: rules that keep known leaks and errors out of the verdict. Two kinds of files are read, and may be mixed: LeakSanitizer's
-//! lines `leak:PATTERN`, and Valgrind's entries `{ NAME Memcheck:Leak fun:… }`.
+//! Suppressions: rules that keep known leaks and errors out of the verdict. Two kinds of files are read, and may be
+//! mixed: LeakSanitizer's lines `leak:PATTERN`, and Valgrind's entries `{ NAME Memcheck:Leak fun:… }`.
 //!
-//! A rule matches whole stacks as the tool that it was written for sees them: those begin with the allocator function itself,
-//! which our stacks leave out. So it is put back before a rule is tried.
+//! A rule matches whole stacks as the tool that it was written for sees them: those begin with the allocator function
+//! itself, which our stacks leave out. So it is put back before a rule is tried.
 
 mod generate;
 mod pattern;
@@ -70,8 +70,8 @@ struct RuleFrame<'a> {
 }
 
 impl Suppressions {
-    /// Reads a file's text, or that of `__lsan_default_suppressions`; `file` is its name for messages. Entries for other tools
-    /// and for errors that are not looked for are left out.
+    /// Reads a file's text, or that of `__lsan_default_suppressions`; `file` is its name for messages. Entries for
+    /// other tools and for errors that are not looked for are left out.
     ///
     /// # Errors
     /// The first line that is neither a rule nor a comment.
@@ -103,9 +103,9 @@ impl Suppressions {
         self.rules.is_empty()
     }
 
-    /// Takes out of [`Profile::findings`] the errors that the rules hide. Marks what they hide in [`Profile::leaks`], and lists
-    /// all rules there with what they hid. Of several rules that match, the first one counts. Tells the unused and the
-    /// over-broad ones in [`Profile::warnings`].
+    /// Takes out of [`Profile::findings`] the errors that the rules hide. Marks what they hide in [`Profile::leaks`],
+    /// and lists all rules there with what they hid. Of several rules that match, the first one counts. Tells the
+    /// unused and the over-broad ones in [`Profile::warnings`].
     pub fn apply(&self, profile: &mut Profile) {
         let table = AllocatorTable::new();
         let mut described: Vec<Suppression> = self.rules.iter().map(SuppressionRule::describe).collect();
@@ -214,8 +214,8 @@ fn hide(site: &mut LeakSite, rule: usize, classes: &[bool; 4]) -> Amount {
     hidden
 }
 
-/// How the names of operators begin of which libstdc++ makes one by a jump to the other: which of the two was called can't be told
-/// on the stack.
+/// How the names of operators begin of which libstdc++ makes one by a jump to the other: which of the two was called
+/// can't be told on the stack.
 const TWINS: [(&str, &str); 2] = [("operator new(", "operator new[]("), ("operator delete(", "operator delete[](")];
 
 /// How the names of all operators begin that give a block back.
@@ -258,8 +258,9 @@ fn frames<'a>(profile: &'a Profile, called: &'a str, stack: usize, table: &'a Al
 /// How Valgrind calls what it has no name for.
 const UNKNOWN: &str = "???";
 
-/// All names of a function: for people, mangled, and both without the version of a symbol; and without the leading underscores
-/// that tell the C library's names for itself from the public one (`__strdup`, `strdup`): each tool takes another of them.
+/// All names of a function: for people, mangled, and both without the version of a symbol; and without the leading
+/// underscores that tell the C library's names for itself from the public one (`__strdup`, `strdup`): each tool takes
+/// another of them.
 fn names<'a>(name: &'a str, system_name: &'a str) -> Vec<&'a str> {
     if is_unresolved(name) {
         return vec![UNKNOWN, name];
@@ -281,8 +282,8 @@ fn sources(file: &str) -> Vec<&str> {
     if base == file { vec![file] } else { vec![file, base] }
 }
 
-/// Sentences on rules that hid nothing, and on those that hid more than half of all leaked bytes (definite and what hangs on
-/// them).
+/// Sentences on rules that hid nothing, and on those that hid more than half of all leaked bytes (definite and what
+/// hangs on them).
 fn warnings(leaks: &Leaks, rules: &[Suppression]) -> Vec<String> {
     let mut warnings = Vec::new();
     let place = |rule: &Suppression| format!("`{}` ({}:{})", rule.rule, rule.file, rule.line);

@@ -2,9 +2,10 @@
 //!
 //! Leaks count as found only where all memory was read: pointers to the blocks may lie in the rest.
 //!
-//! The order of what weighs most: a program that did not end in time (124); its own failure (its status); a run of which events
-//! were lost, or which was killed before memory could be read (125); errors, leaks, budgets (all `leak_exit_code`); anything
-//! else that was not seen (125). What was found is certain although more may have been missed, so it goes before that last one.
+//! The order of what weighs most: a program that did not end in time (124); its own failure (its status); a run of
+//! which events were lost, or which was killed before memory could be read (125); errors, leaks, budgets (all
+//! `leak_exit_code`); anything else that was not seen (125). What was found is certain although more may have been
+//! missed, so it goes before that last one.
 
 use crate::figures::{grouped, plural};
 use crate::profile::leaks::{BaselineStatus, Budget, LeakClass, Leaks, Verdict, VerdictKind};
@@ -137,8 +138,8 @@ fn grown_tests(profile: &Profile) -> Option<String> {
 /// How many processes the reasons of a verdict on several name.
 const NAMED: usize = 10;
 
-/// Sets the verdict on several processes from those on each: the first one's own failure, else the worst. What was found in one
-/// is certain, although another may not have been seen.
+/// Sets the verdict on several processes from those on each: the first one's own failure, else the worst. What was
+/// found in one is certain, although another may not have been seen.
 pub fn of_all(profile: &mut Profile) {
     let severity = |verdict: &Verdict| match verdict.kind {
         VerdictKind::ProgramFailed => 0,

@@ -51,22 +51,23 @@ pub(super) struct RunArguments {
 pub(super) struct PerturbArguments {
     /// Tell how much of its blocks the program never writes
     ///
-    /// The program runs with the fill of glibc's malloc (GLIBC_TUNABLES: glibc.malloc.perturb, and glibc.malloc.tcache_count=0, as blocks of the
-    /// threads' caches are not filled), and so do its children. What still holds it at the end of a block when that is given back, or at the end of the program, was never written. Of calloc's blocks,
-    /// and where another allocator is used, nothing can be told. Each byte of a block is touched so: the program takes more memory and more time, and
-    /// is seen by `--engine trap`.
+    /// The program runs with the fill of glibc's malloc (GLIBC_TUNABLES: glibc.malloc.perturb, and
+    /// glibc.malloc.tcache_count=0, as blocks of the threads' caches are not filled), and so do its children. What
+    /// still holds it at the end of a block when that is given back, or at the end of the program, was never written.
+    /// Of calloc's blocks, and where another allocator is used, nothing can be told. Each byte of a block is touched
+    /// so: the program takes more memory and more time, and is seen by `--engine trap`.
     #[arg(long, conflicts_with_all = ["sample_interval", "max_overhead"], help_heading = "Tracing")]
     pub(super) perturb: bool,
 }
 
 /// Profile a running process, then leave it as it was
 ///
-/// No thread is stopped to attach. Tracing ends with --duration, Ctrl-C, or the process itself; the process then goes on
-/// with its code as it was before. Only what is allocated meanwhile is known: "live" means allocated since attach and not
-/// freed yet.
+/// No thread is stopped to attach. Tracing ends with --duration, Ctrl-C, or the process itself; the process then goes
+/// on with its code as it was before. Only what is allocated meanwhile is known: "live" means allocated since attach
+/// and not freed yet.
 ///
-/// Attaching needs the rights of a debugger: your own process and kernel.yama.ptrace_scope 0, or root. `heaptrace doctor`
-/// tells what is missing.
+/// Attaching needs the rights of a debugger: your own process and kernel.yama.ptrace_scope 0, or root. `heaptrace
+/// doctor` tells what is missing.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace attach [OPTIONS] PID\n       heaptrace attach [OPTIONS] --by-name NAME",
@@ -95,8 +96,8 @@ pub(super) struct AttachArguments {
 
     /// Wait until a process of that name starts, unless there is one already
     ///
-    /// Of several, the oldest that nobody traces is taken. Copies that a process makes of itself by fork don't count while it
-    /// lives.
+    /// Of several, the oldest that nobody traces is taken. Copies that a process makes of itself by fork don't count
+    /// while it lives.
     #[arg(long, help_heading = "Tracing")]
     pub(super) wait: bool,
 
@@ -114,9 +115,10 @@ pub(super) struct AttachArguments {
 
     /// Look for the blocks that are there already, in the allocator's own structures (glibc, musl, mimalloc, jemalloc)
     ///
-    /// They are told as `[before attach]`, by size: live totals are whole, and their frees are seen as such. The process
-    /// stands still to be copied, for some hundredths of a second, and runs on while the copy is read. Where it can't be
-    /// copied it stands while it is read itself, about a second for a GiB of small blocks, and the summary says so.
+    /// They are told as `[before attach]`, by size: live totals are whole, and their frees are seen as such. The
+    /// process stands still to be copied, for some hundredths of a second, and runs on while the copy is read. Where it
+    /// can't be copied it stands while it is read itself, about a second for a GiB of small blocks, and the summary
+    /// says so.
     #[arg(long, help_heading = "Tracing")]
     pub(super) existing: bool,
 
@@ -126,8 +128,8 @@ pub(super) struct AttachArguments {
 
 /// Show what this machine allows, and what to change
 ///
-/// Checks the kernel's settings, really traces a child for a moment, measures what a stop costs here, and looks for debug
-/// files. The exit status is 0 if programs can be profiled here, else 1.
+/// Checks the kernel's settings, really traces a child for a moment, measures what a stop costs here, and looks for
+/// debug files. The exit status is 0 if programs can be profiled here, else 1.
 ///
 /// With PID, also which engine would see that process, and why, as far as that can be told from outside; and whether
 /// a heaptrace that was killed, together with its guardian, has left breakpoints in it. Nothing is
@@ -148,10 +150,11 @@ pub(super) struct ProfileArguments {
     /// File to write; repeatable
     ///
     /// The end of the name says the format: .pb.gz or .pb (pprof), .svg (flame graph), .html (report for a browser),
-    /// .folded (folded stacks), .json or .json.gz (report), .txt (text), .pftrace (Perfetto), .heaptrack.zst (heaptrack), .dhat.json
-    /// (Valgrind's dh_view), .firefox.json or .firefox.json.gz (Firefox Profiler), .otlp.pb (OpenTelemetry profiles, alpha: readers of other versions may refuse it); and for `check` only: .md (Markdown), .junit.xml, .sarif. In
-    /// names, %p stands for the process id, %n for the program's name, %i for the number in a series. A file appears whole or
-    /// not at all. Without -o: heaptrace.%n.%p.pb.gz.
+    /// .folded (folded stacks), .json or .json.gz (report), .txt (text), .pftrace (Perfetto), .heaptrack.zst
+    /// (heaptrack), .dhat.json (Valgrind's dh_view), .firefox.json or .firefox.json.gz (Firefox Profiler), .otlp.pb
+    /// (OpenTelemetry profiles, alpha: readers of other versions may refuse it); and for `check` only: .md (Markdown),
+    /// .junit.xml, .sarif. In names, %p stands for the process id, %n for the program's name, %i for the number in a
+    /// series. A file appears whole or not at all. Without -o: heaptrace.%n.%p.pb.gz.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     pub(super) output: Vec<PathBuf>,
 
@@ -163,8 +166,9 @@ pub(super) struct ProfileArguments {
     /// Shell command to run for each finished file, whose path is in $HEAPTRACE_FILE
     ///
     /// It runs when the file is written, of a series (--profile-every) while the program runs on; $HEAPTRACE_FROM and
-    /// $HEAPTRACE_UNTIL say what time the file is of, in seconds since 1970. Its output goes to stderr. If it fails heaptrace says so, and
-    /// exits with 125 if the program gave 0. When the tracing is over it is waited for up to 30 seconds; Ctrl-C ends it.
+    /// $HEAPTRACE_UNTIL say what time the file is of, in seconds since 1970. Its output goes to stderr. If it fails
+    /// heaptrace says so, and exits with 125 if the program gave 0. When the tracing is over it is waited for up to 30
+    /// seconds; Ctrl-C ends it.
     #[arg(long, value_name = "CMD", help_heading = "Output")]
     pub(super) on_profile: Option<OsString>,
 
@@ -186,8 +190,8 @@ pub(super) struct ProfileArguments {
 
     /// What .svg, .folded and .txt files show, and .html at first: live, peak, allocated, freed or temporary
     ///
-    /// Without it what was live at the peak of a run, and what is live in a process that was attached to; in a .txt all of
-    /// them. An empty one gives way to the next that is not. pprof files hold all, but temporary.
+    /// Without it what was live at the peak of a run, and what is live in a process that was attached to; in a .txt all
+    /// of them. An empty one gives way to the next that is not. pprof files hold all, but temporary.
     #[arg(long, value_name = "VALUE", value_parser = values::value(), help_heading = "Output")]
     pub(super) value: Option<Value>,
 
@@ -197,9 +201,9 @@ pub(super) struct ProfileArguments {
 
     /// Trace child processes, too: none, or all of the tree. `-f` alone means all
     ///
-    /// Every process gets a profile of its own where the name of the file has a %p (the default has), if it has called the
-    /// allocator; files with other names hold one profile of all. heaptrace then waits for all processes of the tree, and
-    /// exits with the status of the first. (A program that replaces itself by exec is followed in any case.)
+    /// Every process gets a profile of its own where the name of the file has a %p (the default has), if it has called
+    /// the allocator; files with other names hold one profile of all. heaptrace then waits for all processes of the
+    /// tree, and exits with the status of the first. (A program that replaces itself by exec is followed in any case.)
     #[arg(
         short = 'f',
         long,
@@ -240,7 +244,8 @@ pub(super) struct ProfileArguments {
 
     /// A signal that pauses collecting, and resumes it, when heaptrace (not the program) gets it: USR1 or USR2
     ///
-    /// In a pause allocations are not recorded, but the ends of recorded blocks are. `heaptrace ctl PID pause` does the same.
+    /// In a pause allocations are not recorded, but the ends of recorded blocks are. `heaptrace ctl PID pause` does the
+    /// same.
     #[arg(long, value_name = "SIGNAL", value_parser = values::user_signal(), help_heading = "Tracing")]
     pub(super) toggle_signal: Option<UserSignal>,
 
@@ -249,28 +254,31 @@ pub(super) struct ProfileArguments {
 
     /// How calls of the allocator are intercepted: auto, trap or jump
     ///
-    /// `trap` puts a breakpoint at each entry and return of the allocator's functions: the thread stops at each. `jump` lets code of
-    /// heaptrace's run in the program, which records the call and its stack without a stop, at a fraction of the price;
-    /// it adds 154 MiB of address space to the program, of which only what is used takes memory. Programs in which that
-    /// can't be done are seen by `trap`, and the summary says why. `auto` begins with `trap`, and goes over to `jump`
-    /// when stops have taken a fifth of the program's time, over 2 ms of it: most short programs never get there.
+    /// `trap` puts a breakpoint at each entry and return of the allocator's functions: the thread stops at each. `jump`
+    /// lets code of heaptrace's run in the program, which records the call and its stack without a stop, at a fraction
+    /// of the price; it adds 154 MiB of address space to the program, of which only what is used takes memory. Programs
+    /// in which that can't be done are seen by `trap`, and the summary says why. `auto` begins with `trap`, and goes
+    /// over to `jump` when stops have taken a fifth of the program's time, over 2 ms of it: most short programs never
+    /// get there.
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = values::engine, help_heading = "Tracing")]
     pub(super) engine: Engine,
 
     /// Record a sample: one byte in BYTES on average, with the block that it lies in (512k; 0: every block)
     ///
-    /// Each byte is equally likely to be picked, and a block counts as often as it stands for, so that the figures are right on
-    /// average; the summary says how far they can be off. The number of allocations and their bytes are counted besides, and exact. In busy programs,
-    /// a call that is not picked takes some nanoseconds (see --engine); with `--engine trap` the program stops at every call all the same, and only
-    /// the walks of the stacks are saved. Leaks and errors can't be told from a sample.
+    /// Each byte is equally likely to be picked, and a block counts as often as it stands for, so that the figures are
+    /// right on average; the summary says how far they can be off. The number of allocations and their bytes are
+    /// counted besides, and exact. In busy programs, a call that is not picked takes some nanoseconds (see --engine);
+    /// with `--engine trap` the program stops at every call all the same, and only the walks of the stacks are saved.
+    /// Leaks and errors can't be told from a sample.
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::size, help_heading = "Tracing")]
     pub(super) sample_interval: u64,
 
     /// Record as large a sample as takes PERCENT of the program's CPU time at most (3%)
     ///
-    /// The interval begins with --sample-interval, or 4 KiB, and is doubled or halved by what recording takes. Each block counts as often as it stands for, so
-    /// that the figures are right on average however the interval changes. This holds for what is recorded in the program itself; stops of the trap engine
-    /// (see --engine) come on top, and a program that allocates all the time pays some nanoseconds for each call whatever the interval.
+    /// The interval begins with --sample-interval, or 4 KiB, and is doubled or halved by what recording takes. Each
+    /// block counts as often as it stands for, so that the figures are right on average however the interval changes.
+    /// This holds for what is recorded in the program itself; stops of the trap engine (see --engine) come on top, and
+    /// a program that allocates all the time pays some nanoseconds for each call whatever the interval.
     #[arg(long, value_name = "PERCENT", value_parser = values::permille, help_heading = "Tracing")]
     pub(super) max_overhead: Option<u32>,
 
@@ -286,9 +294,10 @@ pub(super) struct ProfileArguments {
 
     /// A function of your own that allocates, like `pool_get:size=arg2`; repeatable
     ///
-    /// The name of a symbol or MODULE+0xOFFSET, then what its arguments mean: size=argN, count=argN (the block has size times count bytes), old=argN (the
-    /// block that it resizes). Arguments are numbered from 1; without any, the size is the first. The block is what the function returns; with result=argN
-    /// it is stored where argument N points to, as posix_memalign does.
+    /// The name of a symbol or MODULE+0xOFFSET, then what its arguments mean: size=argN, count=argN (the block has size
+    /// times count bytes), old=argN (the block that it resizes). Arguments are numbered from 1; without any, the size
+    /// is the first. The block is what the function returns; with result=argN it is stored where argument N points to,
+    /// as posix_memalign does.
     #[arg(long, value_name = "SPEC", help_heading = "Tracing")]
     pub(super) alloc_fn: Vec<String>,
 
@@ -298,31 +307,33 @@ pub(super) struct ProfileArguments {
 
     /// Record what the program maps by itself, too: mmap without a file, munmap, mremap, brk and sbrk
     ///
-    /// As allocations of their own, in whole pages, whether touched or not; their functions and the pprof label `family` tell them from blocks. What an
-    /// allocator maps for its blocks does not count, and neither do files. System calls that a program makes without the C library's functions are
-    /// not seen. Stacks of threads are among them, as the C library maps those. They are no candidates for leaks.
+    /// As allocations of their own, in whole pages, whether touched or not; their functions and the pprof label
+    /// `family` tell them from blocks. What an allocator maps for its blocks does not count, and neither do files.
+    /// System calls that a program makes without the C library's functions are not seen. Stacks of threads are among
+    /// them, as the C library maps those. They are no candidates for leaks.
     #[arg(long, help_heading = "Tracing")]
     pub(super) mmap: bool,
 
     /// Show the functions of Python programs, with their files and lines, in place of the interpreter's loop
     ///
-    /// For CPython 3.8 to 3.13: read from outside at each call of the allocator, and only where the interpreter's own structures prove which
-    /// functions run; elsewhere the native frame stays. Such a program is seen by `--engine trap`, which stops it at each call. Python's own allocator takes
-    /// small objects from arenas, which are mapped: PYTHONMALLOC=malloc has each object told.
+    /// For CPython 3.8 to 3.13: read from outside at each call of the allocator, and only where the interpreter's own
+    /// structures prove which functions run; elsewhere the native frame stays. Such a program is seen by `--engine
+    /// trap`, which stops it at each call. Python's own allocator takes small objects from arenas, which are mapped:
+    /// PYTHONMALLOC=malloc has each object told.
     #[arg(long, help_heading = "Tracing")]
     pub(super) python: bool,
 
     /// Share one CPU with the program as long as it has one thread
     ///
-    /// Each stop then costs far less, above all in virtual machines. The program can see it in its CPU affinity, which is
-    /// why it has to be asked for.
+    /// Each stop then costs far less, above all in virtual machines. The program can see it in its CPU affinity, which
+    /// is why it has to be asked for.
     #[arg(long, help_heading = "Tracing")]
     pub(super) pin: bool,
 
     /// Who walks the stacks: own or libunwind
     ///
-    /// libunwind is a second opinion, for stacks that are in doubt. It has to be installed (Debian's package is libunwind8), and is
-    /// slow: the program stops at each call, whatever the engine.
+    /// libunwind is a second opinion, for stacks that are in doubt. It has to be installed (Debian's package is
+    /// libunwind8), and is slow: the program stops at each call, whatever the engine.
     #[arg(long, value_name = "WHICH", default_value = "own", value_parser = values::unwinder, hide = cfg!(target_feature = "crt-static"), help_heading = "Tracing")]
     pub(super) unwinder: Unwinder,
 
@@ -334,7 +345,8 @@ pub(super) struct ProfileArguments {
 
     /// Look for separate debug files here, too; repeatable
     ///
-    /// A folder like /usr/lib/debug, which is always searched last. $HEAPTRACE_DEBUG_PATH adds more, with colons between.
+    /// A folder like /usr/lib/debug, which is always searched last. $HEAPTRACE_DEBUG_PATH adds more, with colons
+    /// between.
     #[arg(long, value_name = "DIR", help_heading = "Symbols")]
     pub(super) debug_dir: Vec<PathBuf>,
 
@@ -344,8 +356,8 @@ pub(super) struct ProfileArguments {
 
     /// Fetch debug files that are not there from the servers in $DEBUGINFOD_URLS
     ///
-    /// When tracing has ended, by the program debuginfod-find (Debian package debuginfod), which keeps what it fetches in
-    /// ~/.cache/debuginfod_client. The servers learn the build ids of the program and its libraries.
+    /// When tracing has ended, by the program debuginfod-find (Debian package debuginfod), which keeps what it fetches
+    /// in ~/.cache/debuginfod_client. The servers learn the build ids of the program and its libraries.
     #[arg(long, help_heading = "Symbols")]
     pub(super) debuginfod: bool,
 

@@ -34,10 +34,11 @@ pub struct LeaksOptions {
 
 /// Classify the live blocks of a process
 ///
-/// Asks the `heaptrace run` or `heaptrace attach` that traces the process, of the same user. Where nobody traces it, looks from outside, in programs with the malloc of glibc, musl, mimalloc or jemalloc:
-/// then blocks are told by size, as nobody knows where they were allocated. The process stands still for a
-/// moment, once; the answer says how long. Blocks that can't be reached any more are leaks. In a process that was attached
-/// to, blocks from before the attach are unknown; their memory counts as reachable, so that no leak is invented.
+/// Asks the `heaptrace run` or `heaptrace attach` that traces the process, of the same user. Where nobody traces it,
+/// looks from outside, in programs with the malloc of glibc, musl, mimalloc or jemalloc: then blocks are told by size,
+/// as nobody knows where they were allocated. The process stands still for a moment, once; the answer says how long.
+/// Blocks that can't be reached any more are leaks. In a process that was attached to, blocks from before the attach
+/// are unknown; their memory counts as reachable, so that no leak is invented.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace leaks [OPTIONS] PID\n       heaptrace leaks [OPTIONS] --by-name NAME\n       heaptrace leaks [OPTIONS] --core CORE [PROGRAM]",

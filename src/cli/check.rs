@@ -44,17 +44,18 @@ pub type LeakKinds = [bool; 4];
 
 /// Run a program and judge its use of the heap: leaks, errors, budgets
 ///
-/// When the program is about to end, its memory is read and each block that is still live is classified as Memcheck does:
-/// definite (no pointer leads to it), indirect (only lost blocks lead to it), possible (only pointers into its inside do,
-/// or such with a tag in their upper 16 bits), reachable. The report goes to stderr; no file is written unless -o asks for one.
+/// When the program is about to end, its memory is read and each block that is still live is classified as Memcheck
+/// does: definite (no pointer leads to it), indirect (only lost blocks lead to it), possible (only pointers into its
+/// inside do, or such with a tag in their upper 16 bits), reachable. The report goes to stderr; no file is written
+/// unless -o asks for one.
 ///
-/// Errors are wrong frees: of what was freed before, was never allocated, or is allocated by another family of functions, with
-/// another size or another alignment. What the program does with the memory itself is not looked at: writes beyond a block's
-/// end, use after free and uninitialised memory are for AddressSanitizer or Memcheck to find.
+/// Errors are wrong frees: of what was freed before, was never allocated, or is allocated by another family of
+/// functions, with another size or another alignment. What the program does with the memory itself is not looked at:
+/// writes beyond a block's end, use after free and uninitialised memory are for AddressSanitizer or Memcheck to find.
 ///
-/// Exit status: the program's own if it failed (128+N for signal N); 23 for leaks, errors and exceeded budgets; 124 if its
-/// time was up; 125 if heaptrace could not judge, as allocations were not seen or memory could not be read, and for wrong
-/// usage; 126 and 127 if the program could not be executed or was not found; else 0.
+/// Exit status: the program's own if it failed (128+N for signal N); 23 for leaks, errors and exceeded budgets; 124 if
+/// its time was up; 125 if heaptrace could not judge, as allocations were not seen or memory could not be read, and for
+/// wrong usage; 126 and 127 if the program could not be executed or was not found; else 0.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace check [OPTIONS] [--] PROGRAM [ARGUMENTS]...",
@@ -103,10 +104,11 @@ pub(super) struct CheckArguments {
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = values::on_off(), action = clap::ArgAction::Set, help_heading = "Judgement")]
     errors: bool,
 
-    /// Known leaks and errors to hide: a file of `leak:PATTERN` lines (LeakSanitizer) or Valgrind's suppressions; repeatable
+    /// Known leaks and errors to hide: a file of `leak:PATTERN` lines (LeakSanitizer) or Valgrind's suppressions;
+    /// repeatable
     ///
-    /// The files that $LSAN_OPTIONS names (`suppressions=FILE`) and the program's own `__lsan_default_suppressions` are read,
-    /// too.
+    /// The files that $LSAN_OPTIONS names (`suppressions=FILE`) and the program's own `__lsan_default_suppressions` are
+    /// read, too.
     #[arg(long, value_name = "FILE", help_heading = "Judgement")]
     suppressions: Vec<PathBuf>,
 
@@ -146,34 +148,35 @@ pub(super) struct CheckArguments {
 
     /// End the program after this time: 30, 30s, 500ms, 1m
     ///
-    /// It is sent SIGTERM, its memory is read when it ends, and the exit status is 124, as with timeout(1). If it lives on for 5
-    /// seconds more, its memory is read as it stands and it is killed.
+    /// It is sent SIGTERM, its memory is read when it ends, and the exit status is 124, as with timeout(1). If it lives
+    /// on for 5 seconds more, its memory is read as it stands and it is killed.
     #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Judgement")]
     timeout: Option<Duration>,
 
     /// Child processes that were not checked make the check inconclusive (exit status 125)
     ///
-    /// Without -f, programs that the checked one starts run untraced, and the report names them; with -f, those with other
-    /// rights. (A program that replaces itself by exec is followed in any case.)
+    /// Without -f, programs that the checked one starts run untraced, and the report names them; with -f, those with
+    /// other rights. (A program that replaces itself by exec is followed in any case.)
     #[arg(long, help_heading = "Judgement")]
     require_all: bool,
 
     /// Tell why the blocks that this function allocated can still be reached
     ///
-    /// Prints a chain of pointers from a global variable, a stack or a register to such a block. Any part of the function's
-    /// name will do.
+    /// Prints a chain of pointers from a global variable, a stack or a register to such a block. Any part of the
+    /// function's name will do.
     #[arg(long, value_name = "FUNCTION", help_heading = "Judgement")]
     explain: Option<String>,
 
     /// Tell of each test of a test program what it leaked, kept, allocated and had at its peak
     ///
-    /// Tests are seen to begin and to end by functions of GoogleTest, Catch2, doctest or Rust's own framework. A block is that of the
-    /// test in which it was allocated, and a test fails if some of its blocks are leaked at the end of the program.
+    /// Tests are seen to begin and to end by functions of GoogleTest, Catch2, doctest or Rust's own framework. A block
+    /// is that of the test in which it was allocated, and a test fails if some of its blocks are leaked at the end of
+    /// the program.
     #[arg(long, help_heading = "Judgement", conflicts_with = "follow_forks")]
     per_test: bool,
 
-    /// Fail if the peak, the allocations or what is kept of a test have grown by more than this since the baseline: 5%, or 1MiB (which
-    /// says nothing of allocations); repeatable, each counts
+    /// Fail if the peak, the allocations or what is kept of a test have grown by more than this since the baseline: 5%,
+    /// or 1MiB (which says nothing of allocations); repeatable, each counts
     #[arg(
         long,
         value_name = "LIMIT",
@@ -189,8 +192,8 @@ pub(super) struct CheckArguments {
 
     /// What pointers into the inside of a block are worth: possible (Memcheck) or reachable (LeakSanitizer)
     ///
-    /// Those that std::string, new[], multiple inheritance, Rust's Arc, Rc and HashMap make count as pointers to the start in
-    /// any case.
+    /// Those that std::string, new[], multiple inheritance, Rust's Arc, Rc and HashMap make count as pointers to the
+    /// start in any case.
     #[arg(
         long,
         value_name = "WHAT",

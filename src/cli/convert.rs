@@ -28,9 +28,9 @@ pub struct ConvertOptions {
 
 /// Make a profile of a trace
 ///
-/// A trace that `--trace FILE.fxt` has written holds every allocation and free of a run. Without more options the profile is that of the run
-/// itself. Names come from the trace; what was traced with --no-symbolize gets them here, if the files of the program are there:
-/// only such are used as have the build ids that the trace tells.
+/// A trace that `--trace FILE.fxt` has written holds every allocation and free of a run. Without more options the
+/// profile is that of the run itself. Names come from the trace; what was traced with --no-symbolize gets them here, if
+/// the files of the program are there: only such are used as have the build ids that the trace tells.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace convert [OPTIONS] TRACE",
@@ -56,9 +56,9 @@ pub(super) struct ConvertArguments {
 
     /// File to write; repeatable
     ///
-    /// The end of the name says the format, as for `heaptrace run`; .heaptimeline has the live blocks one by one, with the times of their
-    /// allocations, for Chrome's developer tools (Memory, Load). %p stands for the process id, %n for the program's name. `-` is
-    /// standard output, and needs --format. Without -o: heaptrace.%n.%p.pb.gz.
+    /// The end of the name says the format, as for `heaptrace run`; .heaptimeline has the live blocks one by one, with
+    /// the times of their allocations, for Chrome's developer tools (Memory, Load). %p stands for the process id, %n
+    /// for the program's name. `-` is standard output, and needs --format. Without -o: heaptrace.%n.%p.pb.gz.
     #[arg(short, long, value_name = "FILE", help_heading = "Output")]
     output: Vec<PathBuf>,
 
@@ -90,15 +90,15 @@ pub(super) struct ConvertArguments {
 
     /// The heap at this time after the beginning: 12.5s, 500ms, 1m; or at a mark: @NAME
     ///
-    /// What happened later is left out, and so are processes that had ended by then. Marks are set by `heaptrace ctl PID mark NAME`
-    /// and --mark-on-signal; where several have the name, the first one counts.
+    /// What happened later is left out, and so are processes that had ended by then. Marks are set by `heaptrace ctl
+    /// PID mark NAME` and --mark-on-signal; where several have the name, the first one counts.
     #[arg(long, value_name = "TIME|@MARK", conflicts_with_all = ["from", "to"], value_parser = values::moment, help_heading = "Part")]
     at: Option<Moment>,
 
     /// Only what happens from this time, or mark, on
     ///
-    /// The live columns are then what was allocated since and is live at the end, or at --to; what was allocated and deallocated
-    /// is what was so in between.
+    /// The live columns are then what was allocated since and is live at the end, or at --to; what was allocated and
+    /// deallocated is what was so in between.
     #[arg(long, value_name = "TIME|@MARK", value_parser = values::moment, help_heading = "Part")]
     from: Option<Moment>,
 

@@ -44,8 +44,8 @@ fn explain_command(word: &str) -> Option<String> {
     is_program.then(|| format!("`{word}` is no command of heaptrace; did you mean `heaptrace run {word}`?\n"))
 }
 
-/// A command or an option that may have been meant. clap has its own suggestions, by Jaro's similarity, which finds nothing
-/// alike, or the wrong word, in words of three letters of which two have changed places (`rnu`, `--tpo`).
+/// A command or an option that may have been meant. clap has its own suggestions, by Jaro's similarity, which finds
+/// nothing alike, or the wrong word, in words of three letters of which two have changed places (`rnu`, `--tpo`).
 fn near_match(error: &clap::Error) -> Option<String> {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.as_str()),
@@ -78,8 +78,8 @@ fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a 
     found.filter(|(slips, _)| *slips <= most).map(|(_, name)| name)
 }
 
-/// How many letters were left out, put in, taken for another one, or have changed places with their neighbour (the optimal
-/// string alignment distance).
+/// How many letters were left out, put in, taken for another one, or have changed places with their neighbour (the
+/// optimal string alignment distance).
 fn slips(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut before: Vec<usize> = Vec::new();

@@ -76,9 +76,10 @@ pub struct HeapOptions {
 
 /// Show what the memory of a process is used for that was never traced
 ///
-/// Walks the allocator's own structures (glibc's malloc, musl's, mimalloc's, jemalloc's) and the kernel's tables of pages: live blocks, what was freed and still takes memory, what
-/// malloc_trim(0) would give back, the program's own mappings, stacks, files. Nothing need have been installed in the process. It stands still for a
-/// moment; the answer says how long.
+/// Walks the allocator's own structures (glibc's malloc, musl's, mimalloc's, jemalloc's) and the kernel's tables of
+/// pages: live blocks, what was freed and still takes memory, what malloc_trim(0) would give back, the program's own
+/// mappings, stacks, files. Nothing need have been installed in the process. It stands still for a moment; the answer
+/// says how long.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace heap [OPTIONS] PID\n       heaptrace heap [OPTIONS] --by-name NAME\n       heaptrace heap [OPTIONS] FILE.heap\n       heaptrace heap [OPTIONS] --core CORE [PROGRAM]",
@@ -118,8 +119,8 @@ pub(super) struct HeapArguments {
 
     /// Have the process call malloc_trim(0), and tell what that gave back
     ///
-    /// One of its threads that sleeps makes the call, while no thread holds a lock of malloc. Where there is no such moment, heaptrace says so and
-    /// calls nothing: try again then.
+    /// One of its threads that sleeps makes the call, while no thread holds a lock of malloc. Where there is no such
+    /// moment, heaptrace says so and calls nothing: try again then.
     #[arg(long, conflicts_with_all = ["no_stop", "core"])]
     trim: bool,
 
@@ -129,13 +130,15 @@ pub(super) struct HeapArguments {
 
     /// Show what one variable, or the block at an address, retains, as a tree
     ///
-    /// A variable by its name, as its module's symbols have it, without arguments; an address in hex, 0x first, anywhere in the block.
+    /// A variable by its name, as its module's symbols have it, without arguments; an address in hex, 0x first,
+    /// anywhere in the block.
     #[arg(long, value_name = "SYMBOL|ADDRESS", conflicts_with_all = ["json", "trim"])]
     of: Option<String>,
 
     /// Keep all that was found in a file: `heaptrace heap FILE` reads it, `heaptrace diff` compares two
     ///
-    /// Addresses, sizes, types, pointers and holders; of what blocks hold only the beginnings of equal texts that the report shows.
+    /// Addresses, sizes, types, pointers and holders; of what blocks hold only the beginnings of equal texts that the
+    /// report shows.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
@@ -145,12 +148,14 @@ pub(super) struct HeapArguments {
 
     /// Do not read types and names of members from the debug information of the program and its libraries
     ///
-    /// They are carried along pointers, from variables and from blocks whose types are known. Debug information is read before the process stands still, which takes a second for each 100 MB or so;
-    /// what it says is followed in the copy, or, where there is none, while the process stands.
+    /// They are carried along pointers, from variables and from blocks whose types are known. Debug information is read
+    /// before the process stands still, which takes a second for each 100 MB or so; what it says is followed in the
+    /// copy, or, where there is none, while the process stands.
     #[arg(long)]
     no_types: bool,
 
-    /// Write a file as well, by its ending: .heapsnapshot (Chrome's developer tools, Memory), .pb.gz (`go tool pprof`), .md, .json, .txt, .heap (as --save)
+    /// Write a file as well, by its ending: .heapsnapshot (Chrome's developer tools, Memory), .pb.gz (`go tool pprof`),
+    /// .md, .json, .txt, .heap (as --save)
     ///
     /// May be given several times.
     #[arg(short, long, value_name = "FILE")]

@@ -47,34 +47,36 @@ pub(super) struct OccasionArguments {
 
     /// Write what is live when a condition begins to hold, like 'rss>90%'; repeatable
     ///
-    /// rss>2GiB: resident memory of all traced processes; rss>90%: of the memory limit of the control group (memory.max), or else of
-    /// the machine's memory. live>1GiB, live>50%: live bytes of the heap. rate>100MiB/s: allocated in the last second. psi>20: memory
-    /// pressure, in percent of the last ten seconds, of the control group or the machine. A condition fires anew when it has ended clearly, by 5 %.
+    /// rss>2GiB: resident memory of all traced processes; rss>90%: of the memory limit of the control group
+    /// (memory.max), or else of the machine's memory. live>1GiB, live>50%: live bytes of the heap. rate>100MiB/s:
+    /// allocated in the last second. psi>20: memory pressure, in percent of the last ten seconds, of the control group
+    /// or the machine. A condition fires anew when it has ended clearly, by 5 %.
     #[arg(long, value_name = "EXPR", value_parser = Condition::parse, help_heading = "Snapshots")]
     snapshot_when: Vec<Condition>,
 
     /// Where these snapshots go; repeatable
     ///
-    /// The name needs %i, the number of the snapshot, and with -f %p, too. Without it: heaptrace.%n.%p.snapshot.%i.pb.gz.
+    /// The name needs %i, the number of the snapshot, and with -f %p, too. Without it:
+    /// heaptrace.%n.%p.snapshot.%i.pb.gz.
     #[arg(long, value_name = "FILE", help_heading = "Snapshots")]
     snapshot_output: Vec<PathBuf>,
 
-    /// Keep only the newest N of these snapshots, and the one with the most live bytes; of a series (--profile-every), the newest N
-    /// parts, and the last
+    /// Keep only the newest N of these snapshots, and the one with the most live bytes; of a series (--profile-every),
+    /// the newest N parts, and the last
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Snapshots")]
     keep: Option<u16>,
 
     /// Set a mark each time heaptrace (not the program) gets this signal: USR1 or USR2
     ///
-    /// They are called signal-1, signal-2 and so on. `heaptrace snapshot --since signal-1` tells what was allocated since. `heaptrace ctl PID
-    /// mark NAME` does the same with names.
+    /// They are called signal-1, signal-2 and so on. `heaptrace snapshot --since signal-1` tells what was allocated
+    /// since. `heaptrace ctl PID mark NAME` does the same with names.
     #[arg(long, value_name = "SIGNAL", value_parser = values::user_signal(), help_heading = "Snapshots")]
     mark_on_signal: Option<UserSignal>,
 
     /// At the end, write only blocks that were allocated since this mark and are live then, or at --until
     ///
-    /// Marks are set by `heaptrace ctl PID mark NAME` and --mark-on-signal; of several with one name the latest counts. If it was not set,
-    /// heaptrace says which ones were, writes all blocks, and exits with 125 if the program gave 0.
+    /// Marks are set by `heaptrace ctl PID mark NAME` and --mark-on-signal; of several with one name the latest counts.
+    /// If it was not set, heaptrace says which ones were, writes all blocks, and exits with 125 if the program gave 0.
     #[arg(long, value_name = "MARK", value_parser = values::mark, help_heading = "Snapshots")]
     since: Option<MarkName>,
 

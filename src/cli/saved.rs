@@ -41,9 +41,9 @@ pub struct SavedFiles {
 
 /// Show a saved profile: the summary, call trees, callers, sums
 ///
-/// FILE is what -o NAME.pb.gz, .pb, .json or .json.gz wrote, a trace (--trace), or a heap profile in pprof's format of another tool
-/// (Go's, memory_sampler's). `-` reads standard input. What a format does not hold is not shown: pprof files have no sum of
-/// temporary blocks for each stack, report.json no threads.
+/// FILE is what -o NAME.pb.gz, .pb, .json or .json.gz wrote, a trace (--trace), or a heap profile in pprof's format of
+/// another tool (Go's, memory_sampler's). `-` reads standard input. What a format does not hold is not shown: pprof
+/// files have no sum of temporary blocks for each stack, report.json no threads.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -76,13 +76,15 @@ pub(super) struct ReportArguments {
 
     /// Show sums by function, file, module, thread or type
     ///
-    /// The types of the objects in the blocks are known where the functions that allocate, or the lines that do, tell them.
+    /// The types of the objects in the blocks are known where the functions that allocate, or the lines that do, tell
+    /// them.
     #[arg(long, value_name = "WHAT", group = "view", value_parser = values::by())]
     by: Option<By>,
 
     /// Which amounts: live, peak, allocated, freed or temporary
     ///
-    /// Without it those that the profile is about: at the peak of a run that has ended, live of a process that lived on.
+    /// Without it those that the profile is about: at the peak of a run that has ended, live of a process that lived
+    /// on.
     #[arg(long, value_name = "VALUE", value_parser = values::value())]
     value: Option<Value>,
 
@@ -176,8 +178,8 @@ pub struct ViewOptions {
 
 /// Show a saved profile in a browser
 ///
-/// FILE is what `heaptrace report` reads, or a page (-o NAME.html). The page is kept in ~/.cache/heaptrace, and its path printed, for browsers
-/// on another machine. $BROWSER is asked first, then xdg-open.
+/// FILE is what `heaptrace report` reads, or a page (-o NAME.html). The page is kept in ~/.cache/heaptrace, and its
+/// path printed, for browsers on another machine. $BROWSER is asked first, then xdg-open.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -250,10 +252,10 @@ impl Eq for DiffOptions {}
 
 /// Make one profile of many: the parts of a series, the processes of a fleet
 ///
-/// Parts of one session: what was allocated and freed adds up, what is live is told by the newest part, the peak by the part with
-/// the largest. Different sessions: everything adds up; the peak is then an upper bound, as the single ones need not have been at
-/// one moment. The order of the files makes no difference, and merged files can be merged again. Memory grows with the number of
-/// different stacks, not with that of files.
+/// Parts of one session: what was allocated and freed adds up, what is live is told by the newest part, the peak by the
+/// part with the largest. Different sessions: everything adds up; the peak is then an upper bound, as the single ones
+/// need not have been at one moment. The order of the files makes no difference, and merged files can be merged again.
+/// Memory grows with the number of different stacks, not with that of files.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace merge [OPTIONS] -o OUTPUT FILE...",
@@ -282,8 +284,8 @@ pub(super) struct MergeArguments {
 
     /// Add files up that were sampled differently, or not at all: all amounts are estimates then
     ///
-    /// heaptrace's files have estimates anyway. memory_sampler's count each sampled block once, and don't say how many stand for it:
-    /// BYTES is its sampling interval (`kSamplingIntervalBytes` in its source).
+    /// heaptrace's files have estimates anyway. memory_sampler's count each sampled block once, and don't say how many
+    /// stand for it: BYTES is its sampling interval (`kSamplingIntervalBytes` in its source).
     #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, value_parser = values::size)]
     scale: Option<Option<u64>>,
 
@@ -302,10 +304,10 @@ pub(super) struct MergeArguments {
 
 /// Show what has changed from one saved profile, or heap, to another
 ///
-/// Compares the sums of each stack. Stacks are the same if their functions have the same names, so that builds compare whose
-/// addresses and lines differ. A and B are what `heaptrace report` reads; or both what `heaptrace heap --save` has written, which are
-/// compared by type and holder, and block by block if they are of one process. The exit status is 23 if B has grown by more than
-/// --fail-if-grown allows, else 0.
+/// Compares the sums of each stack. Stacks are the same if their functions have the same names, so that builds compare
+/// whose addresses and lines differ. A and B are what `heaptrace report` reads; or both what `heaptrace heap --save`
+/// has written, which are compared by type and holder, and block by block if they are of one process. The exit status
+/// is 23 if B has grown by more than --fail-if-grown allows, else 0.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -344,7 +346,8 @@ pub(super) struct DiffArguments {
     #[arg(long, value_name = "LIMIT", value_parser = values::growth_limit)]
     fail_if_grown: Vec<GrowthLimit>,
 
-    /// File to write; repeatable: .html (a page with what has grown in red), .pb.gz, .pb, .folded (before and after, for difffolded's kin), .md, .json or .txt; of heaps the last three
+    /// File to write; repeatable: .html (a page with what has grown in red), .pb.gz, .pb, .folded (before and after,
+    /// for difffolded's kin), .md, .json or .txt; of heaps the last three
     ///
     /// `-o -` is standard output, and needs --format.
     #[arg(short, long, value_name = "FILE")]

@@ -50,8 +50,8 @@ impl SnapshotOptions {
 
 /// Write what is live in a traced process now
 ///
-/// Asks the heaptrace that traces the process (`heaptrace run` or `attach`); the process runs on meanwhile. All blocks in the files were
-/// live at one and the same moment. With -f, a child can be asked for alone.
+/// Asks the heaptrace that traces the process (`heaptrace run` or `attach`); the process runs on meanwhile. All blocks
+/// in the files were live at one and the same moment. With -f, a child can be asked for alone.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace snapshot [OPTIONS] PID\n       heaptrace snapshot [OPTIONS] --by-name NAME",
@@ -80,8 +80,8 @@ pub(super) struct SnapshotArguments {
 
     /// File to write, or - for standard output; repeatable
     ///
-    /// The end of the name says the format, as for `heaptrace run`. In names, %p stands for the process id, %n for the program's name,
-    /// %i for the number of the snapshot. Without -o: heaptrace.%n.%p.snapshot.%i.pb.gz.
+    /// The end of the name says the format, as for `heaptrace run`. In names, %p stands for the process id, %n for the
+    /// program's name, %i for the number of the snapshot. Without -o: heaptrace.%n.%p.snapshot.%i.pb.gz.
     #[arg(short, long, value_name = "FILE")]
     output: Vec<PathBuf>,
 
@@ -103,8 +103,8 @@ pub(super) struct SnapshotArguments {
 
     /// Write what the blocks hold, too: a file for each block in a new folder, named after its address, and index.tsv
     ///
-    /// The process runs on meanwhile: the index marks blocks that were freed before they had been read. 100,000 blocks at most; --since
-    /// chooses some. The folder is for its owner alone.
+    /// The process runs on meanwhile: the index marks blocks that were freed before they had been read. 100,000 blocks
+    /// at most; --since chooses some. The folder is for its owner alone.
     #[arg(long, value_name = "DIR")]
     contents: Option<PathBuf>,
 

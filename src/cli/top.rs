@@ -42,10 +42,10 @@ pub struct TopOptions {
 
 /// Watch the heap of a running process: what is live, what grows, who allocates
 ///
-/// Asks the heaptrace that traces the process (`heaptrace run` or `attach`), and leaves it as it is. Where nobody traces it, attaches, as `heaptrace
-/// attach` does, and lets the process go at the end; then "live" means allocated since and not freed yet. The screen has what is live and how fast it allocates, as
-/// pictures over time, and the sites that come first. The ? key explains the keys. Growth counts from the beginning, or from the last
-/// mark (m).
+/// Asks the heaptrace that traces the process (`heaptrace run` or `attach`), and leaves it as it is. Where nobody
+/// traces it, attaches, as `heaptrace attach` does, and lets the process go at the end; then "live" means allocated
+/// since and not freed yet. The screen has what is live and how fast it allocates, as pictures over time, and the sites
+/// that come first. The ? key explains the keys. Growth counts from the beginning, or from the last mark (m).
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace top [OPTIONS] PID\n       heaptrace top [OPTIONS] --by-name NAME",
@@ -74,7 +74,8 @@ pub(super) struct TopArguments {
     #[arg(long, value_name = "TIME", value_parser = values::duration, default_value = "1s")]
     every: Duration,
 
-    /// What the sites are sorted by at first: live (bytes), grown (bytes), bytes (allocated per second) or calls (per second)
+    /// What the sites are sorted by at first: live (bytes), grown (bytes), bytes (allocated per second) or calls (per
+    /// second)
     #[arg(long, value_name = "COLUMN", value_parser = values::order(), default_value = "live")]
     sort: Order,
 

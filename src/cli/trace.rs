@@ -28,8 +28,8 @@ pub(super) struct TraceArguments {
 
     /// What becomes of a trace that grows: streaming, oneshot or circular
     ///
-    /// `streaming` keeps everything; the program waits if the disk is slower. `oneshot` keeps the first --trace-size bytes,
-    /// `circular` the last.
+    /// `streaming` keeps everything; the program waits if the disk is slower. `oneshot` keeps the first --trace-size
+    /// bytes, `circular` the last.
     #[arg(
         long,
         value_name = "MODE",

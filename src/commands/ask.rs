@@ -26,7 +26,8 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// How often to look whether a process has been let go, of which the kernel sends no word.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Asks the tracer which blocks are lost, and prints its answer; where nobody traces the process, looks from outside. The exit status is 0 whatever there is.
+/// Asks the tracer which blocks are lost, and prints its answer; where nobody traces the process, looks from outside.
+/// The exit status is 0 whatever there is.
 ///
 /// # Errors
 /// If somebody else traces the process, or its heap can't be read.
@@ -82,8 +83,8 @@ pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Waits until no thread is traced any more: the answer says that the tracer has begun. It may have come to its own end before
-/// it could answer, which is as good.
+/// Waits until no thread is traced any more: the answer says that the tracer has begun. It may have come to its own end
+/// before it could answer, which is as good.
 fn wait_until_let_go(tracer: &TracerOf, pid: i32, asked: anyhow::Result<String>) -> anyhow::Result<String> {
     let broke =
         |error: &anyhow::Error| matches!(error.downcast_ref(), Some(ProtocolError::Closed | ProtocolError::Io(_)));
@@ -118,8 +119,8 @@ pub(super) fn no_answer(pid: i32) -> String {
     format!("the heaptrace that traces process {pid} gave no answer")
 }
 
-/// What is done while no answer comes: after a while the user is told once, unless `quiet`; a signal that heaptrace has blocked ends the
-/// waiting.
+/// What is done while no answer comes: after a while the user is told once, unless `quiet`; a signal that heaptrace has
+/// blocked ends the waiting.
 pub(super) fn waiting(pid: i32, patience: Duration, quiet: bool) -> impl FnMut() -> io::Result<()> + Send {
     let since = Instant::now();
     let mut told = quiet;

@@ -121,8 +121,8 @@ fn wait_for_one(name: &str, options: &AttachOptions, destinations: &Destinations
     }
 }
 
-/// Profiles each process of that name. What was recorded is named and written on another thread, as the next process may
-/// have begun meanwhile.
+/// Profiles each process of that name. What was recorded is named and written on another thread, as the next process
+/// may have begun meanwhile.
 fn one_after_the_other(name: &str, options: &AttachOptions, destinations: &Destinations) -> anyhow::Result<u8> {
     let profile = &options.profile;
     take_signals(profile)?;
@@ -173,7 +173,8 @@ fn one_after_the_other(name: &str, options: &AttachOptions, destinations: &Desti
     })
 }
 
-/// Whether a process was too short-lived to be attached to. One that is ending is still listed, while there is nothing left to trace.
+/// Whether a process was too short-lived to be attached to. One that is ending is still listed, while there is nothing
+/// left to trace.
 fn has_ended(instance: &Instance, error: &anyhow::Error) -> bool {
     let cause = error.downcast_ref::<Refusal>().map(|refusal| &refusal.cause);
     !instance.lives() || matches!(cause, Some(Cause::NoSuchProcess | Cause::Zombie))

@@ -1,10 +1,10 @@
-//! `--save-binaries`: keeps the program and its libraries beside the profile, so that names can still be found when they
-//! have been replaced, or on another machine.
+//! `--save-binaries`: keeps the program and its libraries beside the profile, so that names can still be found when
+//! they have been replaced, or on another machine.
 //!
-//! Two layouts in one folder. `.build-id/ab/cdef….debug` is gdb's, which `--debug-dir` and recent versions of pprof read
-//! (with `PPROF_BINARY_PATH=DIR/.build-id`). `BUILD-ID/NAME`, a link to the former, is what every pprof looks for first
-//! with `PPROF_BINARY_PATH=DIR` (google/pprof, internal/driver/fetch.go, locateBinaries). The pprof inside Go looks there,
-//! too, but refuses what it finds, as it can't read build ids (cmd/pprof/pprof.go).
+//! Two layouts in one folder. `.build-id/ab/cdef….debug` is gdb's, which `--debug-dir` and recent versions of pprof
+//! read (with `PPROF_BINARY_PATH=DIR/.build-id`). `BUILD-ID/NAME`, a link to the former, is what every pprof looks for
+//! first with `PPROF_BINARY_PATH=DIR` (google/pprof, internal/driver/fetch.go, locateBinaries). The pprof inside Go
+//! looks there, too, but refuses what it finds, as it can't read build ids (cmd/pprof/pprof.go).
 
 use super::owners;
 use crate::elf::Elf;
@@ -79,9 +79,9 @@ impl BinaryStore {
         Ok(Self { folder })
     }
 
-    /// Copies the modules' files. A file that is there already is left, if it is the same, or the same module with debug
-    /// information, of which the copy has none. Those of the process of `another_user`, who may have kept them to himself, are for
-    /// the one alone who makes the copies.
+    /// Copies the modules' files. A file that is there already is left, if it is the same, or the same module with
+    /// debug information, of which the copy has none. Those of the process of `another_user`, who may have kept them to
+    /// himself, are for the one alone who makes the copies.
     pub fn save(&self, modules: &[ModuleRecord], another_user: bool) -> Saved {
         let mut saved = Saved::default();
         let mut seen = BTreeSet::new();

@@ -22,8 +22,8 @@ use std::sync::Arc;
 /// Runs the program, judges it and tells the verdict, which is the exit status.
 ///
 /// # Errors
-/// If an output can't be written, a file of the judgement can't be read, or the program can't be executed: then nothing has been
-/// started.
+/// If an output can't be written, a file of the judgement can't be read, or the program can't be executed: then nothing
+/// has been started.
 pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let profile = &options.run.profile;
     if profile.start_paused || profile.delay.is_some() || profile.toggle_signal.is_some() {

@@ -1,7 +1,8 @@
-//! What live blocks hold (`heaptrace snapshot --contents`): read by the tracer while the process runs on, written by the one who asks.
+//! What live blocks hold (`heaptrace snapshot --contents`): read by the tracer while the process runs on, written by
+//! the one who asks.
 //!
-//! A block that is freed meanwhile, or given to somebody else, is marked: its bytes are not what they were at the snapshot's moment. What a
-//! thread writes to a block while it is read can't be noticed.
+//! A block that is freed meanwhile, or given to somebody else, is marked: its bytes are not what they were at the
+//! snapshot's moment. What a thread writes to a block while it is read can't be noticed.
 
 use crate::addr::{Addr, StackId};
 use crate::ctl;
@@ -109,7 +110,8 @@ impl Contents {
         for block in &self.blocks {
             to.write_all(&block.addr.0.to_le_bytes())?;
             let mut done = 0;
-            // In pieces with their lengths, as nobody knows beforehand how much can be read. An empty one ends the block.
+            // In pieces with their lengths, as nobody knows beforehand how much can be read. An empty one ends the
+            // block.
             while done < block.size {
                 let piece = usize::try_from(block.size - done).unwrap_or(PIECE).min(PIECE);
                 let bytes = buffer.get_mut(..piece).unwrap_or_default();
@@ -149,7 +151,8 @@ impl Contents {
     }
 }
 
-/// The folder that the contents are written to. Until [`Self::finish`] it has another name, and is removed if nothing comes of it.
+/// The folder that the contents are written to. Until [`Self::finish`] it has another name, and is removed if nothing
+/// comes of it.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -175,7 +178,8 @@ impl Folder {
         Ok(Self { path: path.to_owned(), temporary })
     }
 
-    /// Writes what the tracer sends: one file for each block, named after its address, and the index. Returns the number of bytes.
+    /// Writes what the tracer sends: one file for each block, named after its address, and the index. Returns the
+    /// number of bytes.
     ///
     /// # Errors
     /// The disk is full; the connection breaks; what comes is nothing of the kind.

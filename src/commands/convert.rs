@@ -1,4 +1,5 @@
-//! `heaptrace convert`: a trace becomes profiles, as the run that wrote it would have made them, or one of a part of it.
+//! `heaptrace convert`: a trace becomes profiles, as the run that wrote it would have made them, or one of a part of
+//! it.
 
 use super::conclude::{Destinations, RunOutcome, conclude_trace};
 use super::tell;
@@ -35,7 +36,8 @@ const STDIN: &str = "-";
 /// So many bytes are read at a time.
 const PIECE: usize = 1 << 18;
 
-/// After so many items, memory and progress are looked at, or after so many bytes that were unpacked. A process counts as more of them.
+/// After so many items, memory and progress are looked at, or after so many bytes that were unpacked. A process counts
+/// as more of them.
 const PROGRESS_EVENTS: u64 = 1 << 16;
 const LOOK_BYTES: u64 = 16 << 20;
 const LOOK_PROCESS: u64 = 1 << 7;

@@ -1,5 +1,5 @@
-//! `--debuginfod`: debug files from servers, by the client of elfutils, which knows the protocol, proxies and the cache that all
-//! tools share (`~/.cache/debuginfod_client`).
+//! `--debuginfod`: debug files from servers, by the client of elfutils, which knows the protocol, proxies and the cache
+//! that all tools share (`~/.cache/debuginfod_client`).
 
 use crate::symbols::DebugServers;
 use crate::tracer::{control, orphans};

@@ -1,5 +1,5 @@
-//! Outputs that keep heaptrace waiting: named pipes without a reader, and readers that do not read. The user is told, and a
-//! signal ends the wait.
+//! Outputs that keep heaptrace waiting: named pipes without a reader, and readers that do not read. The user is told,
+//! and a signal ends the wait.
 
 use super::tell;
 use crate::cli::Verbosity;

@@ -1,7 +1,8 @@
 //! `--on-profile`: a command of the user's for each finished file, to upload it or attach it to a crash report.
 //!
-//! While a process is traced the command has a thread of its own and as much time as it needs: nobody waits for it. When the tracing is
-//! over it is waited for a fixed time, or until a signal comes; then it is ended with all that it has started.
+//! While a process is traced the command has a thread of its own and as much time as it needs: nobody waits for it.
+//! When the tracing is over it is waited for a fixed time, or until a signal comes; then it is ended with all that it
+//! has started.
 
 use super::tell;
 use crate::cli::{ProfileOptions, Verbosity};
@@ -135,7 +136,8 @@ impl Passers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(passer);
     }
 
-    /// Waits for them all, for a limited time. Whether the command did its work for all files; if not, the user was told so.
+    /// Waits for them all, for a limited time. Whether the command did its work for all files; if not, the user was
+    /// told so.
     pub fn finish(&self) -> bool {
         let passers = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut well = true;
@@ -167,7 +169,8 @@ impl HookRunner {
         Ok(Some(Self { orders, over, thread, refused }))
     }
 
-    /// Lets the command be run once for each regular file that was written, when it has been run for those before. Nobody waits.
+    /// Lets the command be run once for each regular file that was written, when it has been run for those before.
+    /// Nobody waits.
     pub fn pass_on(&self, files: &[Outcome], span: Span) {
         let files: Vec<PathBuf> = regular(files).map(Path::to_owned).collect();
         if files.is_empty() {
@@ -236,8 +239,8 @@ impl Work {
     }
 }
 
-/// Runs `command` by /bin/sh once for each regular file that was written, one after the other, when nobody is traced any more. What
-/// failed is added to `failed`; after a command that had to be ended no other is begun.
+/// Runs `command` by /bin/sh once for each regular file that was written, one after the other, when nobody is traced
+/// any more. What failed is added to `failed`; after a command that had to be ended no other is begun.
 pub fn run(command: &OsStr, files: &[Outcome], span: Span, quiet: bool, failed: &mut Vec<HookError>) {
     let written: Vec<&Path> = regular(files).collect();
     for (done, file) in written.iter().enumerate() {

@@ -37,8 +37,8 @@ impl Instances {
         Self { name: name.to_owned(), events, taken: HashSet::new(), seen: HashMap::new(), next_sweep: Instant::now() }
     }
 
-    /// The oldest instance that was not taken before, as soon as there is one. None if the user has had enough, as `enough`
-    /// or a signal says.
+    /// The oldest instance that was not taken before, as soon as there is one. None if the user has had enough, as
+    /// `enough` or a signal says.
     ///
     /// # Errors
     /// If /proc can't be read.

@@ -1,6 +1,8 @@
-//! Answers `heaptrace top` for a process that is traced: the sums, and the sites that come first, one answer after the other over one connection.
+//! Answers `heaptrace top` for a process that is traced: the sums, and the sites that come first, one answer after the
+//! other over one connection.
 //!
-//! Only what is sent gets names, unless sites are wanted by their names; the rest is added up, on the thread that answers. The tracer thread gives a view.
+//! Only what is sent gets names, unless sites are wanted by their names; the rest is added up, on the thread that
+//! answers. The tracer thread gives a view.
 
 use super::conclude::wanted;
 use super::saver::Snapshots;
@@ -208,7 +210,8 @@ fn frames(profile: &Profile, stack: usize) -> Vec<TopFrame> {
     frames.map(|(function, place, dull)| TopFrame { function, place, dull }).collect()
 }
 
-/// What is known of the whole heap, and its peak in bytes. Where blocks are sampled, their number is what the sites stand for.
+/// What is known of the whole heap, and its peak in bytes. Where blocks are sampled, their number is what the sites
+/// stand for.
 fn moment(interim: &LiveSnapshot, sites: impl Iterator<Item = (Amount, Amount)>) -> (Moment, u64) {
     let heap: &HeapView = interim.heap();
     let totals = heap.totals();

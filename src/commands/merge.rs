@@ -21,8 +21,8 @@ const READERS: u64 = 8;
 /// So much memory is to be there for each reader, in bytes.
 const EACH: u64 = 128 << 20;
 
-/// Of what may be used, a quarter is the readers', together, and a quarter of the one that reads what is too large for its share: one at a
-/// time, and the one before may still be added meanwhile. The rest is for the sum.
+/// Of what may be used, a quarter is the readers', together, and a quarter of the one that reads what is too large for
+/// its share: one at a time, and the one before may still be added meanwhile. The rest is for the sum.
 const QUARTERS: u64 = 4;
 
 /// After so many files it is looked whether there is memory for more.
@@ -163,8 +163,8 @@ fn tell_unreadable(unreadable: &[String], skip: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the files of these indices, some at the same time, and hands each over to `each`, in any order, which says how much more
-/// memory the sum may need.
+/// Reads the files of these indices, some at the same time, and hands each over to `each`, in any order, which says how
+/// much more memory the sum may need.
 ///
 /// # Errors
 /// That of `each`, with which reading ends; there is no memory for more.

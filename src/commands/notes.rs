@@ -50,8 +50,8 @@ impl Notes {
         self.course.lock().unwrap_or_else(PoisonError::into_inner).add_resident(t_ns, bytes);
     }
 
-    /// What was noted, as the file of the end can show it: heaps of whole processes say nothing beside blocks between two marks, nor do
-    /// ids of stacks that have changed.
+    /// What was noted, as the file of the end can show it: heaps of whole processes say nothing beside blocks between
+    /// two marks, nor do ids of stacks that have changed.
     pub fn take(&self, traced: &Traced, options: &ProfileOptions) -> HeapHistory<StackId> {
         let mut course = std::mem::take(&mut *self.course.lock().unwrap_or_else(PoisonError::into_inner));
         if traced.is_renumbered || options.occasions.generation != Generation::default() {

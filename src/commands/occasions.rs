@@ -1,4 +1,5 @@
-//! Snapshots and marks that `run`, `attach` and `check` make by themselves: the control thread sees when, the saver writes.
+//! Snapshots and marks that `run`, `attach` and `check` make by themselves: the control thread sees when, the saver
+//! writes.
 
 use super::hook::HookRunner;
 use super::notes::Notes;

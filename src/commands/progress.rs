@@ -128,8 +128,8 @@ impl Drop for ProgressLine {
     }
 }
 
-/// What is said on the terminal where the program writes to it, too, and no line is redrawn: that heaptrace is there, and, if the
-/// program takes long, what it does and how to end it.
+/// What is said on the terminal where the program writes to it, too, and no line is redrawn: that heaptrace is there,
+/// and, if the program takes long, what it does and how to end it.
 #[derive(Debug)]
 pub struct Notice {
     hint_at: Option<Duration>,
@@ -139,7 +139,8 @@ impl Notice {
     /// After so long a user may wonder whether anything happens.
     const HINT: Duration = Duration::from_secs(5);
 
-    /// Nothing will be said unless the program shares the terminal. `check` has no first line: a test suite has hundreds.
+    /// Nothing will be said unless the program shares the terminal. `check` has no first line: a test suite has
+    /// hundreds.
     pub fn new(options: &ProfileOptions, program: &str, check: bool) -> Self {
         let shared = io::stderr().is_terminal() && io::stdout().is_terminal();
         let on = shared && options.verbosity == Verbosity::Normal && options.progress.resolve(true);

@@ -48,8 +48,8 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     Ok(if status == 0 && (has_failed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
 }
 
-/// Starts the program and traces it, to its end as a rule. If tracing broke off, the user was told so. None: nothing is left of
-/// it then, and the program, which had lived on, has ended.
+/// Starts the program and traces it, to its end as a rule. If tracing broke off, the user was told so. None: nothing is
+/// left of it then, and the program, which had lived on, has ended.
 ///
 /// # Errors
 /// If it can't be executed or traced, or if tracing broke off.
@@ -123,8 +123,8 @@ pub(super) fn trace(
     Ok(Some(traced))
 }
 
-/// Waits for a program that was let go before its end, as any parent does; it first gets the signals that came meanwhile.
-/// Returns its status.
+/// Waits for a program that was let go before its end, as any parent does; it first gets the signals that came
+/// meanwhile. Returns its status.
 pub(super) fn wait_for_the_rest(pid: i32, mut late: impl Iterator<Item = i32>) -> Result<u8, TracerError> {
     late.try_for_each(|signal| pass_on(pid, signal))?;
     Ok(exit_of(wait_as_parent(pid)?).map_or(EXIT_OWN_FAILURE, code_of))
@@ -167,8 +167,8 @@ fn wait_as_parent(pid: i32) -> Result<WaitStatus, TracerError> {
     }
 }
 
-/// Gives a signal of ours to the program that was let go, unless the terminal has done so, or it was meant for heaptrace
-/// alone (--toggle-signal). The program may have ended.
+/// Gives a signal of ours to the program that was let go, unless the terminal has done so, or it was meant for
+/// heaptrace alone (--toggle-signal). The program may have ended.
 fn pass_on(pid: i32, signal: i32) -> Result<(), TracerError> {
     if signal == control::INTERRUPT || signal == control::QUIT || !control::is_request_to_end(signal) {
         return Ok(());
@@ -221,8 +221,8 @@ fn add_to(environment: &mut Vec<(OsString, OsString)>, name: &str, options: &str
     }
 }
 
-/// Whether the file's set-user-ID or set-group-ID bit would give the program other rights than ours (execve(2): not while it
-/// is traced by somebody without CAP_SYS_PTRACE).
+/// Whether the file's set-user-ID or set-group-ID bit would give the program other rights than ours (execve(2): not
+/// while it is traced by somebody without CAP_SYS_PTRACE).
 fn loses_privileges(path: &Path) -> bool {
     let own = std::fs::metadata("/proc/self");
     let (Ok(file), Ok(own)) = (std::fs::metadata(path), own) else { return false };

@@ -31,8 +31,8 @@ pub(super) struct Snapshots<'a> {
 }
 
 impl Snapshots<'_> {
-    /// A view of what was found out of process `pid` so far. The process runs on: its tracer is kept for microseconds. `with_blocks`: with
-    /// the single blocks. `at`: as it was at this mark.
+    /// A view of what was found out of process `pid` so far. The process runs on: its tracer is kept for microseconds.
+    /// `with_blocks`: with the single blocks. `at`: as it was at this mark.
     ///
     /// # Errors
     /// Why there is none, in words.

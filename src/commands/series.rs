@@ -1,7 +1,7 @@
 //! A series of profiles: parts that are written while the process runs on, and a last one at its end.
 //!
-//! A thread of its own looks when the next part is due, asks the tracer thread for a view, which takes it microseconds, and names and
-//! writes what the parts before have not told. The user's command runs on another thread (`hook.rs`).
+//! A thread of its own looks when the next part is due, asks the tracer thread for a view, which takes it microseconds,
+//! and names and writes what the parts before have not told. The user's command runs on another thread (`hook.rs`).
 
 use super::conclude::{export_options, wanted};
 use super::hook::{HookRunner, Span};
@@ -100,7 +100,8 @@ pub struct LastPart {
 }
 
 impl Series {
-    /// The series that `profile` asks for, which takes the outputs whose names have a number. Returns the other outputs, too.
+    /// The series that `profile` asks for, which takes the outputs whose names have a number. Returns the other
+    /// outputs, too.
     ///
     /// # Errors
     /// No name takes parts; one that would be the same for each process.
@@ -285,8 +286,8 @@ impl Writer {
         self.write_ended();
     }
 
-    /// Writes a part of each process; with `wanted`, of those that have allocated so often. None: there is no process now. Else how many
-    /// allocations are missing until the next is due, if none was.
+    /// Writes a part of each process; with `wanted`, of those that have allocated so often. None: there is no process
+    /// now. Else how many allocations are missing until the next is due, if none was.
     fn write_due(&mut self, wanted: Option<u64>) -> Option<Option<u64>> {
         let mut pids = self.progress.processes();
         if !self.series.profile.follow {

@@ -68,8 +68,8 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
     })
 }
 
-/// When processes are to be put on the jump engine. In builds with debug assertions the environment variable `HEAPTRACE_ENGINE` says which of the
-/// others `auto` is.
+/// When processes are to be put on the jump engine. In builds with debug assertions the environment variable
+/// `HEAPTRACE_ENGINE` says which of the others `auto` is.
 fn promotion(engine: Engine) -> Promotion {
     let by_tests = std::env::var("HEAPTRACE_ENGINE").ok().filter(|_| cfg!(debug_assertions));
     match (engine, by_tests.as_deref()) {

@@ -1,11 +1,11 @@
 //! By how much tracing prolongs the program's run.
 //!
-//! What heaptrace itself measures at a stop is only how long it works on it. The rest of what a thread waits (until the tracer has
-//! served others, and the kernel has switched to it and back) begins before the tracer hears of the stop. So a look at the threads'
-//! states now and then tells in which share of the time all of them slept, which they would have done without heaptrace, too,
-//! in which they ran or were ready to, and in which they stood still for the tracer. Of the time that they ran, the greater part is
-//! often the kernel's work at stops: [`Cost::own_cpu_ns`] says what is the program's. Of the time that they were only ready, the
-//! greater part passed after stops, too.
+//! What heaptrace itself measures at a stop is only how long it works on it. The rest of what a thread waits (until the
+//! tracer has served others, and the kernel has switched to it and back) begins before the tracer hears of the stop. So
+//! a look at the threads' states now and then tells in which share of the time all of them slept, which they would have
+//! done without heaptrace, too, in which they ran or were ready to, and in which they stood still for the tracer. Of
+//! the time that they ran, the greater part is often the kernel's work at stops: [`Cost::own_cpu_ns`] says what is the
+//! program's. Of the time that they were only ready, the greater part passed after stops, too.
 
 use crate::profile::Cost;
 use crate::progress::Progress;
@@ -14,7 +14,8 @@ use crate::tracer::{cputime, procfs};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often it is looked at most, and in the first [`EARLY`] of a run, as many are over soon. A look takes 0.1 ms and more.
+/// How often it is looked at most, and in the first [`EARLY`] of a run, as many are over soon. A look takes 0.1 ms and
+/// more.
 const EARLY_INTERVAL: Duration = Duration::from_millis(10);
 
 const EARLY: Duration = Duration::from_secs(1);
@@ -28,8 +29,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const CALL_NS: u64 = 150;
 const FAULT_NS: u64 = 250;
 
-/// For how long a thread has a processor before another one that is ready gets it, s: `base_slice_ns` of eight processors and more, half of
-/// it on two (kernel/sched/fair.c, `sysctl_sched_base_slice`).
+/// For how long a thread has a processor before another one that is ready gets it, s: `base_slice_ns` of eight
+/// processors and more, half of it on two (kernel/sched/fair.c, `sysctl_sched_base_slice`).
 const SLICE: f64 = 0.003;
 
 /// At most so many threads are looked at.
@@ -59,7 +60,8 @@ pub struct Slowdown {
     usage: Usage,
 }
 
-/// What processes have used since they came to be or, where heaptrace attached, were looked at first: they may have run for days before.
+/// What processes have used since they came to be or, where heaptrace attached, were looked at first: they may have run
+/// for days before.
 #[derive(Debug, Default)]
 struct Usage(BTreeMap<i32, [Used; 2]>);
 
@@ -136,7 +138,8 @@ impl Slowdown {
         let stops = reading.stops;
         let now = Instant::now();
         let passed = now.duration_since(std::mem::replace(&mut self.looked, now));
-        // Without a stop meanwhile, a thread that stands still waits for somebody else: a signal has stopped it (SIGSTOP).
+        // Without a stop meanwhile, a thread that stands still waits for somebody else: a signal has stopped it
+        // (SIGSTOP).
         let serves = std::mem::replace(&mut self.stops, stops) != stops || reading.serves;
         let (mut running, mut held) = (0u32, 0u32);
         let mut left = THREADS;
@@ -196,9 +199,10 @@ impl Slowdown {
         let lanes = ratio(self.lanes, self.busy, 1.0);
         let wall = wall.as_secs_f64();
         let ready = (wall * moving - used / lanes).max(0.0);
-        // The CPU time is how long the program ran at least; the rest of the time in which threads were seen to run they were ready
-        // to, and others had the processors. A thread waits for one when its time is up, and after a stop. (After a sleep, too, which
-        // nothing counts: what a program that sleeps often waits for then on a busy machine is heaptrace's in part.)
+        // The CPU time is how long the program ran at least; the rest of the time in which threads were seen to run
+        // they were ready to, and others had the processors. A thread waits for one when its time is up, and after a
+        // stop. (After a sleep, too, which nothing counts: what a program that sleeps often waits for then on a busy
+        // machine is heaptrace's in part.)
         let ran = |own: f64| {
             let ready_own = if used > 0.0 { ready * own / (used + cost.stops as f64 * SLICE) } else { ready };
             own / lanes + ready_own
@@ -264,9 +268,11 @@ struct Waited {
     most: Duration,
 }
 
-/// The bounds of a share that was estimated from so many looks: it would lie between them with a probability of 90 % if the looks did not depend on each other.
+/// The bounds of a share that was estimated from so many looks: it would lie between them with a probability of 90 % if
+/// the looks did not depend on each other.
 ///
-/// Source: Agresti and Coull, Approximate is better than "exact" for interval estimation of binomial proportions (1998).
+/// Source: Agresti and Coull, Approximate is better than "exact" for interval estimation of binomial proportions
+/// (1998).
 fn between(share: f64, looks: f64) -> (f64, f64) {
     // of the normal distribution, 5 % on either side
     const Z: f64 = 1.645;
@@ -361,7 +367,8 @@ mod tests {
         assert_eq!(waited.as_millis(), 5_000, "one ran where two processors were there");
     }
 
-    /// 100,000 stops that took 5 µs of the CPU each, 7 % of that in user mode, in 10 s; the program itself did less and less.
+    /// 100,000 stops that took 5 µs of the CPU each, 7 % of that in user mode, in 10 s; the program itself did less and
+    /// less.
     #[test]
     fn the_kernel_s_part_of_stops_is_not_the_program_s_work() {
         let seen = seen(&[(1, 0, 3), (0, 1, 7)]);

@@ -1,4 +1,5 @@
-//! `heaptrace snapshot`: asks the heaptrace that traces a process for what is live, and writes it with the rights of the one who asks.
+//! `heaptrace snapshot`: asks the heaptrace that traces a process for what is live, and writes it with the rights of
+//! the one who asks.
 
 use super::ask::{no_answer, put, refused, waiting};
 use super::attach::find;

@@ -1,5 +1,5 @@
-//! What `run` and `attach` share: a tracer thread that traces, and this thread, the control thread, that keeps the time,
-//! takes the user's signals and draws the progress line.
+//! What `run` and `attach` share: a tracer thread that traces, and this thread, the control thread, that keeps the
+//! time, takes the user's signals and draws the progress line.
 
 use super::debuggers::{self, Debuggers};
 use super::hook::{HookRunner, Passers};
@@ -28,18 +28,19 @@ const TRACE_LOOK: Duration = Duration::from_secs(1);
 /// How often an order is repeated until the tracer thread has taken it.
 const REPEAT: Duration = Duration::from_millis(10);
 
-/// How long a program that was passed a SIGTERM or SIGHUP may take to end before its profile is written without its end.
+/// How long a program that was passed a SIGTERM or SIGHUP may take to end before its profile is written without its
+/// end.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How long the tracer thread may sleep on when it is to end. What it waits for itself has deadlines; the kernel may still hold it
-/// up, as in the memory of a process that hangs in an uninterruptible sleep.
+/// How long the tracer thread may sleep on when it is to end. What it waits for itself has deadlines; the kernel may
+/// still hold it up, as in the memory of a process that hangs in an uninterruptible sleep.
 const LONGEST_SLEEP: Duration = Duration::from_secs(4);
 
 /// Who the signals that heaptrace gets are meant for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Signals {
-    /// `run`: the terminal gives Ctrl-C to the program as well, so the first is not ours; a second one detaches. SIGTERM
-    /// and SIGHUP are passed on.
+    /// `run`: the terminal gives Ctrl-C to the program as well, so the first is not ours; a second one detaches.
+    /// SIGTERM and SIGHUP are passed on.
     ForTheProgram,
     /// `attach`: each of them ends the tracing.
     ForUs,

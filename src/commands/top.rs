@@ -1,4 +1,5 @@
-//! `heaptrace top`: the terminal, the conversation with the heaptrace that traces the process, and where there is none, the tracing.
+//! `heaptrace top`: the terminal, the conversation with the heaptrace that traces the process, and where there is none,
+//! the tracing.
 
 mod asking;
 mod screen;

@@ -1,7 +1,7 @@
 //! The trace's file: checked before the target starts, written on a thread of its own, given its name when it is whole.
 //!
-//! The tracer thread hands over pieces of records by a queue of few of them: if the disk, a pipe's reader or the compression is slower
-//! than the program, the program waits. What goes wrong ends the trace, not the tracing.
+//! The tracer thread hands over pieces of records by a queue of few of them: if the disk, a pipe's reader or the
+//! compression is slower than the program, the program waits. What goes wrong ends the trace, not the tracing.
 
 use super::tell;
 use super::tracestore::{Finished, Message, Progress, SEGMENTS, Store};
@@ -159,7 +159,8 @@ impl TraceFile {
         Ok(())
     }
 
-    /// Tells the ends of all processes, with what was found out of them since; what the profile is to say of the trace goes into it.
+    /// Tells the ends of all processes, with what was found out of them since; what the profile is to say of the trace
+    /// goes into it.
     pub fn end_processes(&self, traced: &mut Traced) {
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(running) = running.as_ref() else { return };
@@ -362,7 +363,8 @@ impl TraceOutput for QueueOutput {
     }
 }
 
-/// Whether the name is that of a compressed trace; pipes and devices get what is not compressed, whatever they are called.
+/// Whether the name is that of a compressed trace; pipes and devices get what is not compressed, whatever they are
+/// called.
 fn is_compressed(path: &Path) -> Option<bool> {
     let name = path.file_name().unwrap_or_default().as_encoded_bytes();
     let is_special = || std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());

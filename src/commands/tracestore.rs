@@ -32,8 +32,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// How long a named pipe may be without a reader.
 const READER_MUST_COME: Duration = Duration::from_secs(60);
 
-/// How hard zstd tries. Of a trace of a C compiler (476,000 events, 62 bytes each), level 3 leaves 9.4 bytes an event and takes 8,000,000
-/// events a second, level 6 leaves 8.6 and takes 2,400,000, level 19 leaves 6.9 and takes 30,000.
+/// How hard zstd tries. Of a trace of a C compiler (476,000 events, 62 bytes each), level 3 leaves 9.4 bytes an event
+/// and takes 8,000,000 events a second, level 6 leaves 8.6 and takes 2,400,000, level 19 leaves 6.9 and takes 30,000.
 const LEVEL: i32 = 3;
 
 /// What the writing thread is told.

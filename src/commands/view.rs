@@ -57,7 +57,8 @@ fn by_pprof(file: &Path) -> anyhow::Result<u8> {
     bail!("neither go nor pprof was found: go tool pprof -http=: {}", profile.display())
 }
 
-/// Writes the profile in `file` in another format, to where a browser in a sandbox may read it, too; with lines of source files, if `source`.
+/// Writes the profile in `file` in another format, to where a browser in a sandbox may read it, too; with lines of
+/// source files, if `source`.
 fn written(file: &Path, format: Format, source: bool) -> anyhow::Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
@@ -75,7 +76,8 @@ fn written(file: &Path, format: Format, source: bool) -> anyhow::Result<PathBuf>
     Ok(path)
 }
 
-/// What may open a page: words of a command each, in the order in which they are tried. `$BROWSER` may name several, between colons.
+/// What may open a page: words of a command each, in the order in which they are tried. `$BROWSER` may name several,
+/// between colons.
 fn browsers() -> Vec<Vec<String>> {
     let wanted = std::env::var("BROWSER").unwrap_or_default();
     let wanted = wanted.split(':').chain(["xdg-open", "sensible-browser"]);

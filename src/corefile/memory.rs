@@ -83,7 +83,8 @@ pub(super) fn read_exact(memory: &mut CoreMemory<'_>, addr: Addr, length: u64) -
 }
 
 impl CoreFile {
-    /// The pages of which the core, with these bytes, has any that is not zero: ascending, joined where they touch. The kernel keeps a page that was never touched as zeros.
+    /// The pages of which the core, with these bytes, has any that is not zero: ascending, joined where they touch. The
+    /// kernel keeps a page that was never touched as zeros.
     pub fn pages_in_use(&self, data: &[u8]) -> Vec<Range<Addr>> {
         const ZEROS: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
         let mut pages: Vec<Range<Addr>> = Vec::new();

@@ -1,4 +1,5 @@
-//! The notes of a core (<elf.h>, <sys/procfs.h>; `struct elf_prstatus`, `struct elf_prpsinfo`, `fill_files_note` of the kernel).
+//! The notes of a core (<elf.h>, <sys/procfs.h>; `struct elf_prstatus`, `struct elf_prpsinfo`, `fill_files_note` of the
+//! kernel).
 
 use super::CoreThread;
 use crate::addr::Addr;

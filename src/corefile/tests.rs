@@ -80,7 +80,8 @@ const LIBRARY: u64 = 0x7f00_0000_0000;
 const STACK: u64 = 0x7fff_0000_0000;
 const VDSO: u64 = 0x7fff_1000_0000;
 
-/// Two threads; a program with its brk area behind a gap, a library whose code was not kept, a stack, the kernel's parts.
+/// Two threads; a program with its brk area behind a gap, a library whose code was not kept, a stack, the kernel's
+/// parts.
 fn made_up() -> Vec<u8> {
     let mut info = vec![0; 136];
     info[24..28].copy_from_slice(&77_i32.to_le_bytes());

@@ -21,7 +21,8 @@ const MAX_READ: usize = 8 << 20;
 /// As many bytes of a code object are read as the last field of any release needs.
 const HEAD: usize = 208;
 
-/// How far before the instructions the index of the first one stands that counts: a frame before it has not begun (`_co_firsttraceable`).
+/// How far before the instructions the index of the first one stands that counts: a frame before it has not begun
+/// (`_co_firsttraceable`).
 const FIRST_TRACEABLE: u64 = 16;
 
 /// How far behind the first line the number stands that no other code object has (`co_version` of 3.12 and 3.13).
@@ -59,7 +60,8 @@ pub(super) enum Position {
     Instruction { at: u64, generator: bool },
 }
 
-/// What a code object has besides texts. Two objects with the same one may differ only if they never lived at the same time.
+/// What a code object has besides texts. Two objects with the same one may differ only if they never lived at the same
+/// time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Head {
     file: Addr,
@@ -87,7 +89,8 @@ pub(super) struct Code {
     seen: u64,
 }
 
-/// What of a string or byte string changes while it is the same: the count of its references, and its hash, which comes when it is asked for.
+/// What of a string or byte string changes while it is the same: the count of its references, and its hash, which comes
+/// when it is asked for.
 const CHANGING: [Range<usize>; 2] = [0..8, 24..32];
 
 impl Code {
@@ -111,7 +114,8 @@ impl Code {
         Rc::clone(&self.function)
     }
 
-    /// The line of a position, 0 if its code has none there; `Some(None)` if the frame has not begun; None if there is no such position.
+    /// The line of a position, 0 if its code has none there; `Some(None)` if the frame has not begun; None if there is
+    /// no such position.
     pub(super) fn line(&self, position: Position) -> Option<Option<u32>> {
         let at = match position {
             Position::Line(line) => return Some(Some(line)),
@@ -159,8 +163,9 @@ impl Codes {
         self.left = MAX_READ;
     }
 
-    /// The function of the code object at `at`, and the line of a position in it; `Some(None)` where that has not begun. None if there is no such object or position, or too much
-    /// would have to be read. Numbers of code objects count where `is_of_first`, in the interpreter that came first: others count anew.
+    /// The function of the code object at `at`, and the line of a position in it; `Some(None)` where that has not
+    /// begun. None if there is no such object or position, or too much would have to be read. Numbers of code objects
+    /// count where `is_of_first`, in the interpreter that came first: others count anew.
     pub(super) fn named<M>(
         &mut self,
         memory: &mut M,

@@ -26,7 +26,8 @@ pub struct NativeFrame {
     pub cfa: Addr,
     /// Whether it is of the interpreter's loop, by its function's symbol.
     pub is_loop: bool,
-    /// Whether its code is the interpreter's: what a compiler has moved out of the loop has no symbol of its own in stripped files.
+    /// Whether its code is the interpreter's: what a compiler has moved out of the loop has no symbol of its own in
+    /// stripped files.
     pub is_interpreter: bool,
 }
 
@@ -53,7 +54,8 @@ pub(super) struct Run {
     pub(super) frames: Vec<RawFrame>,
 }
 
-/// The runs of the thread whose state is at `thread`, as far as they belong to one of the `native` frames without doubt. None if that can't be told.
+/// The runs of the thread whose state is at `thread`, as far as they belong to one of the `native` frames without
+/// doubt. None if that can't be told.
 pub(super) fn runs<M>(layout: &Layout, memory: &mut M, thread: Addr, native: &[NativeFrame]) -> Option<Vec<Run>>
 where
     M: ReadMemory + ?Sized,
@@ -124,7 +126,8 @@ impl<M: ReadMemory + ?Sized> Walk<'_, M> {
         (self.memory.read(at, &mut bytes) as u64 >= least).then_some(Head(bytes))
     }
 
-    /// Each native frame of the loop runs one frame object: nothing else ties the two together, so there must be as many of one as of the other.
+    /// Each native frame of the loop runs one frame object: nothing else ties the two together, so there must be as
+    /// many of one as of the other.
     fn objects(&mut self, innermost: Addr, native: &[NativeFrame], of: &Objects) -> Option<Vec<Run>> {
         let mut runs = Vec::new();
         let mut at = innermost;

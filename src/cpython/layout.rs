@@ -1,7 +1,8 @@
 //! Where the fields of CPython's structures are, in bytes.
 //!
-//! Facts of the headers of the releases 3.8 to 3.12 (`Include/internal/pycore_*.h`, `Include/cpython/*.h`), which `offsetof` has told on x86-64. A
-//! release of 3.13 says most of them itself (`_Py_DebugOffsets`, the first member of `_PyRuntime`).
+//! Facts of the headers of the releases 3.8 to 3.12 (`Include/internal/pycore_*.h`, `Include/cpython/*.h`), which
+//! `offsetof` has told on x86-64. A release of 3.13 says most of them itself (`_Py_DebugOffsets`, the first member of
+//! `_PyRuntime`).
 
 use crate::addr::Addr;
 use crate::memory::{ReadMemory, word};
@@ -93,8 +94,8 @@ pub(super) enum Shape {
         /// Whether positions count code units of two bytes, rather than bytes.
         in_units: bool,
     },
-    /// 3.11: a record on the native stack for each frame of the loop (`_PyCFrame`), which has the innermost of its Python frames; the last
-    /// one is marked.
+    /// 3.11: a record on the native stack for each frame of the loop (`_PyCFrame`), which has the innermost of its
+    /// Python frames; the last one is marked.
     Records {
         /// Of the record.
         current: u64,
@@ -102,8 +103,8 @@ pub(super) enum Shape {
         /// The byte of a frame that marks the outermost one.
         is_entry: u64,
     },
-    /// 3.12 and later: a Python frame on the native stack below those that run in one frame of the loop. `record`: where the record is that has
-    /// the innermost one (3.12), if there is one.
+    /// 3.12 and later: a Python frame on the native stack below those that run in one frame of the loop. `record`:
+    /// where the record is that has the innermost one (3.12), if there is one.
     Entries {
         /// See above.
         record: Option<u64>,

@@ -2,8 +2,8 @@
 
 use super::layout::LineFormat;
 
-/// The line of the instruction at byte `at` of a function's code, that begins in the line `first`: `None` if the table says that it has none. Before the
-/// first instruction a function stands in its first line.
+/// The line of the instruction at byte `at` of a function's code, that begins in the line `first`: `None` if the table
+/// says that it has none. Before the first instruction a function stands in its first line.
 pub(super) fn line_at(format: LineFormat, table: &[u8], first: u32, at: i64) -> Option<u32> {
     let Ok(at) = u64::try_from(at) else { return Some(first) };
     match format {
@@ -45,8 +45,8 @@ fn ranges(table: &[u8], first: u32, at: u64) -> Option<u32> {
     None
 }
 
-/// Entries of a byte with the highest bit set, which has a kind (4 bits) and a length in code units less one (3 bits), and bytes without it, which the kind
-/// gives a meaning.
+/// Entries of a byte with the highest bit set, which has a kind (4 bits) and a length in code units less one (3 bits),
+/// and bytes without it, which the kind gives a meaning.
 fn locations(table: &[u8], first: u32, at: u64) -> Option<u32> {
     let (mut line, mut code) = (first, 0u64);
     let mut rest = table.iter().copied();

@@ -95,7 +95,8 @@ const FRAMES: [u64; 3] = [0x20_0000, 0x20_0100, 0x20_0200];
 const CODES: [u64; 3] = [0x30_0000, 0x30_1000, 0x30_2000];
 const ENTRIES: [u64; 2] = [0x7000_0180, 0x7000_0380];
 
-/// CPython 3.12: `inner` called by `middle` in one native frame, below which `outer` runs in another; between them is a function in C.
+/// CPython 3.12: `inner` called by `middle` in one native frame, below which `outer` runs in another; between them is a
+/// function in C.
 fn new_world() -> (Made, Vec<NativeFrame>) {
     let mut made = Made::default();
     made.word(VERSION, 0x030c_01f0);
@@ -146,20 +147,20 @@ fn new_interpreter(made: &mut Made) -> Interpreter {
     Interpreter::new(&symbols(ReleaseSymbol::Number(Addr(VERSION))), made).unwrap()
 }
 
-const WHOLE: [&str; 2] = ["1: inner:100 < middle:202", "3: outer:302"];
+const ALL: [&str; 2] = ["1: inner:100 < middle:202", "3: outer:302"];
 
 #[test]
 fn functions_are_told_in_the_native_frames_that_run_them() {
     let (mut made, native) = new_world();
     // `outer` stands at its last instruction but none: unit 8 of 8 is behind the end
     made.word(FRAMES[2] + 56, CODES[2] + 192 + 2 * 7);
-    assert_eq!(told(new_interpreter(&mut made).runs(&mut made, ID, &native)), WHOLE);
+    assert_eq!(told(new_interpreter(&mut made).runs(&mut made, ID, &native)), ALL);
 }
 
 #[test]
 fn a_position_behind_the_end_of_the_code_is_not_believed() {
     let (mut made, native) = new_world();
-    assert_eq!(told(new_interpreter(&mut made).runs(&mut made, ID, &native)), WHOLE[..1]);
+    assert_eq!(told(new_interpreter(&mut made).runs(&mut made, ID, &native)), ALL[..1]);
 }
 
 #[test]
@@ -169,7 +170,7 @@ fn a_frame_that_has_not_begun_is_passed_over_unless_it_is_a_generator_s() {
     let mut interpreter = new_interpreter(&mut made);
     assert_eq!(told(interpreter.runs(&mut made, ID, &native)), ["1: middle:202"]);
     made.put(FRAMES[0] + 70, &[1]);
-    assert_eq!(told(interpreter.runs(&mut made, ID, &native)), WHOLE[..1]);
+    assert_eq!(told(interpreter.runs(&mut made, ID, &native)), ALL[..1]);
 }
 
 /// Whatever a word of a frame says, each name that is told is one that runs there.
@@ -185,10 +186,10 @@ fn torn_frames_give_no_wrong_name() {
                 let mut made = whole.clone();
                 made.word(frame + offset, value);
                 let told = told(new_interpreter(&mut made).runs(&mut made, ID, &native));
-                refused += usize::from(told != WHOLE);
+                refused += usize::from(told != ALL);
                 for run in &told {
                     let (native, names) = run.split_once(": ").unwrap();
-                    let may_be = WHOLE.iter().find_map(|run| run.strip_prefix(&format!("{native}: "))).unwrap();
+                    let may_be = ALL.iter().find_map(|run| run.strip_prefix(&format!("{native}: "))).unwrap();
                     let mut known = may_be.split(" < ").peekable();
                     for name in names.split(" < ") {
                         assert!(known.any(|known| known == name), "{run} for {value:#x} at {frame:#x}+{offset}");
@@ -240,7 +241,7 @@ fn a_code_object_in_the_place_of_another_one_has_its_own_name() {
             CODES.iter().for_each(|code| made.put(code + 92, &[0; 4]));
         }
         let mut interpreter = new_interpreter(&mut made);
-        assert_eq!(told(interpreter.runs(&mut made, ID, &native)), WHOLE[..1]);
+        assert_eq!(told(interpreter.runs(&mut made, ID, &native)), ALL[..1]);
         made.text(CODES[0] + 0x500, "other", 40);
         if has_number {
             made.put(CODES[0] + 92, &[200]);
@@ -347,8 +348,8 @@ fn strings_of_all_widths_are_read() {
     }
 }
 
-/// Tables and what the interpreters themselves say of them: runs of code units, each with its line, 0 where there is none (`dis.findlinestarts` of 3.8
-/// and 3.9, `co_lines()` of the others).
+/// Tables and what the interpreters themselves say of them: runs of code units, each with its line, 0 where there is
+/// none (`dis.findlinestarts` of 3.8 and 3.9, `co_lines()` of the others).
 #[test]
 fn lines_are_those_that_the_interpreters_tell() {
     type Runs = &'static [(u32, u32)];

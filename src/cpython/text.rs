@@ -19,8 +19,9 @@ const LONGEST: u64 = 1 << 12;
 /// No function has more bytes of lines.
 const LONGEST_BYTES: u64 = 1 << 20;
 
-/// The string at `at`, whose type must be `text_type`; None if it is none of the compact form (PEP 393), which all names in code objects have. What is
-/// no character by itself (surrogates) is replaced. With the size of the object in bytes.
+/// The string at `at`, whose type must be `text_type`; None if it is none of the compact form (PEP 393), which all
+/// names in code objects have. What is no character by itself (surrogates) is replaced. With the size of the object in
+/// bytes.
 pub(super) fn string<M>(memory: &mut M, at: Addr, text_type: Addr, layout: TextLayout) -> Option<(String, u64)>
 where
     M: ReadMemory + ?Sized,

@@ -37,7 +37,8 @@ impl Threads {
         Self { runtime, layout, known: FxHashMap::default() }
     }
 
-    /// The states with the thread pointer `id` that were found before, if all of them are still such; else those that there are now. None if there are none.
+    /// The states with the thread pointer `id` that were found before, if all of them are still such; else those that
+    /// there are now. None if there are none.
     pub(super) fn of<M: ReadMemory + ?Sized>(&mut self, memory: &mut M, id: u64) -> Option<Vec<ThreadState>> {
         if let Some(known) = self.known.get(&id) {
             if known.iter().all(|state| self.is_state_of(memory, *state, id)) {

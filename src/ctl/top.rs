@@ -28,7 +28,8 @@ pub enum Order {
 }
 
 impl Order {
-    /// The place of what is live, has grown since the base and was allocated since the last answer: the most comes first.
+    /// The place of what is live, has grown since the base and was allocated since the last answer: the most comes
+    /// first.
     pub fn rank(self, live: Amount, grown: Change, recent: Amount) -> i64 {
         let most = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
         match self {
@@ -113,7 +114,8 @@ pub struct TopFrame {
     pub function: String,
     /// Its source file and line, or its module in brackets; may be empty.
     pub place: String,
-    /// Whether it tells nothing of whose allocation it is: a function of a standard library or of the start of a program.
+    /// Whether it tells nothing of whose allocation it is: a function of a standard library or of the start of a
+    /// program.
     #[serde(default)]
     pub dull: bool,
 }
@@ -139,7 +141,8 @@ pub struct TopSite {
     pub recent: Amount,
 }
 
-/// One answer: all figures are of one moment. Of a sampled process they are what the sample stands for, but those that are counted.
+/// One answer: all figures are of one moment. Of a sampled process they are what the sample stands for, but those that
+/// are counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TopAnswer {
     /// The process, as the tracer knows it.

@@ -42,8 +42,9 @@ impl<'d> Elf<'d> {
         entries.iter().map(|e| (e.d_tag(LE), e.val(LE))).take_while(|(tag, _)| *tag != elf::DT_NULL)
     }
 
-    /// Whether it is a program, and no library: of a fixed address, one that says so (DF_1_PIE, which older linkers do not set), or one that asks for a dynamic linker and has
-    /// no name for others to depend on it by. Libraries that can be executed have one.
+    /// Whether it is a program, and no library: of a fixed address, one that says so (DF_1_PIE, which older linkers do
+    /// not set), or one that asks for a dynamic linker and has no name for others to depend on it by. Libraries that
+    /// can be executed have one.
     pub fn is_program(&self) -> bool {
         let says_so = || self.dynamic_value(elf::DT_FLAGS_1).is_some_and(|flags| flags & elf::DF_1_PIE.0 != 0);
         let is_executed =

@@ -1,4 +1,5 @@
-//! `.gnu_debugdata`: the symbol table of an otherwise stripped file, compressed by xz ("MiniDebugInfo", as Fedora has it).
+//! `.gnu_debugdata`: the symbol table of an otherwise stripped file, compressed by xz ("MiniDebugInfo", as Fedora has
+//! it).
 
 use super::{Elf, ElfError, unpacking};
 use std::io::Read;
@@ -10,8 +11,8 @@ const UNPACKING_KIB: u32 = 128 << 10;
 const LARGEST_PACKED: usize = 64 << 20;
 
 impl<'d> Elf<'d> {
-    /// The object that is packed in the file, whose symbols (functions that are not in `.dynsym`) have this file's addresses;
-    /// `None` if there is none.
+    /// The object that is packed in the file, whose symbols (functions that are not in `.dynsym`) have this file's
+    /// addresses; `None` if there is none.
     ///
     /// # Errors
     /// The section is damaged, or unpacks to more than it should.

@@ -40,8 +40,8 @@ pub struct AltLink<'d> {
 impl<'d> Elf<'d> {
     /// The build id (NT_GNU_BUILD_ID), 20 bytes mostly.
     pub fn build_id(&self) -> Option<&'d [u8]> {
-        // Debug files keep the note's section while their program headers point nowhere; stripped files and memory images
-        // may have program headers only.
+        // Debug files keep the note's section while their program headers point nowhere; stripped files and memory
+        // images may have program headers only.
         let by_section = self.sections.iter().filter_map(|s| s.notes(LE, self.data).ok().flatten());
         let by_header = self.program_headers.iter().filter(|h| h.p_type(LE) == elf::PT_NOTE).filter_map(|h| {
             // An alignment of 0 or 1 means 4.
@@ -228,7 +228,8 @@ impl<'d> Elf<'d> {
         Some(Section { addr: ObjAddr(header.sh_addr(LE)), bytes: bytes.into() })
     }
 
-    /// `.debug_frame`, uncompressed if need be, which takes time: not for a thread that others wait for. Absent if damaged.
+    /// `.debug_frame`, uncompressed if need be, which takes time: not for a thread that others wait for. Absent if
+    /// damaged.
     pub fn debug_frame(&self) -> Option<Section> {
         let data = self
             .section_data(".debug_frame")
@@ -238,8 +239,8 @@ impl<'d> Elf<'d> {
         Some(Section { addr: ObjAddr(0), bytes: data.into() })
     }
 
-    /// Everything that unwinding needs, as far as it is there and not compressed (see [`Elf::debug_frame`]): the module without its
-    /// identity and its place in a process.
+    /// Everything that unwinding needs, as far as it is there and not compressed (see [`Elf::debug_frame`]): the module
+    /// without its identity and its place in a process.
     pub fn unwind_sections(&self) -> UnwindModule {
         let eh_frame_hdr = self.eh_frame_hdr();
         UnwindModule {

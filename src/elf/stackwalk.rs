@@ -11,7 +11,8 @@ const UNWINDERS: [&str; 5] = ["_Unwind_Backtrace", "backtrace", "unw_backtrace",
 /// What jemalloc defines, with the prefixes that it is built with.
 const JEMALLOC_SYMBOLS: [&str; 3] = ["mallctl", "je_mallctl", "_rjem_mallctl"];
 
-/// What an exception is thrown by, and goes through functions by: libgcc's unwinder and the personalities of C++, C and Rust.
+/// What an exception is thrown by, and goes through functions by: libgcc's unwinder and the personalities of C++, C and
+/// Rust.
 const EXCEPTIONS: [&str; 6] = [
     "_Unwind_RaiseException",
     "_Unwind_Resume",
@@ -22,8 +23,8 @@ const EXCEPTIONS: [&str; 6] = [
 ];
 
 impl Elf<'_> {
-    /// Whether code in it may throw exceptions by an unwinder that has no symbol: it has tables of handlers, imports nothing that
-    /// such code needs, and does not name what throws.
+    /// Whether code in it may throw exceptions by an unwinder that has no symbol: it has tables of handlers, imports
+    /// nothing that such code needs, and does not name what throws.
     pub fn may_throw_unseen(&self, symbols: &PlainSymbols<'_>) -> bool {
         self.has_section(".gcc_except_table") && !self.imports_any(&EXCEPTIONS) && !symbols.has_any(&EXCEPTIONS[..1])
     }

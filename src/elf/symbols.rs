@@ -87,8 +87,8 @@ impl<'d> Elf<'d> {
         self.all_symbols().filter(Symbol::is_function)
     }
 
-    /// The labels of assembly code that other files may know, in `.symtab`: functions whose authors did not say so, such as
-    /// musl's `_start`.
+    /// The labels of assembly code that other files may know, in `.symtab`: functions whose authors did not say so,
+    /// such as musl's `_start`.
     pub fn global_labels(&self) -> impl Iterator<Item = Symbol<'d>> {
         self.table_symbols(elf::SHT_SYMTAB, Table::Symtab).filter(|symbol| self.is_global_label(symbol))
     }
@@ -190,14 +190,14 @@ impl<'d> Elf<'d> {
     }
 }
 
-/// Whether a name that begins so is none of a function within a class or a namespace, which is what most of C++'s and all of Rust's are
-/// (Itanium C++ ABI, 5.1; Rust RFC 2603).
+/// Whether a name that begins so is none of a function within a class or a namespace, which is what most of C++'s and
+/// all of Rust's are (Itanium C++ ABI, 5.1; Rust RFC 2603).
 fn is_plain(beginning: &[u8]) -> bool {
     !matches!(beginning, [b'_', b'Z', b'N', ..] | [b'_', b'R', b'A'..=b'Z', ..])
 }
 
-/// Symbols of an object, without those that stand for functions within classes and namespaces: of a large program's a small part, in which each
-/// look for a name takes little.
+/// Symbols of an object, without those that stand for functions within classes and namespaces: of a large program's a
+/// small part, in which each look for a name takes little.
 #[derive(Debug)]
 pub struct PlainSymbols<'d> {
     all: Vec<Symbol<'d>>,

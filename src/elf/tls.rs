@@ -1,7 +1,8 @@
 //! Thread-local variables: where their first values are, and how a library's code finds those of a thread.
 //!
-//! The dynamic linker fills slots for that, by relocations of the x86-64 psABI and of "ELF Handling For Thread-Local Storage" (Drepper) with its extension by
-//! descriptors (Oliva, Araújo). They are the only place that says where a library's variables are in the same way for each C library.
+//! The dynamic linker fills slots for that, by relocations of the x86-64 psABI and of "ELF Handling For Thread-Local
+//! Storage" (Drepper) with its extension by descriptors (Oliva, Araújo). They are the only place that says where a
+//! library's variables are in the same way for each C library.
 
 use super::Elf;
 use super::dynamic::DynamicTables;

@@ -1,5 +1,5 @@
-//! How much may be unpacked of what a file has compressed. Files of strangers may be made to fill the memory: 1,032 bytes of
-//! deflate can come out of one, and of xz and zstd any number.
+//! How much may be unpacked of what a file has compressed. Files of strangers may be made to fill the memory: 1,032
+//! bytes of deflate can come out of one, and of xz and zstd any number.
 
 use flate2::{Decompress, FlushDecompress, Status};
 use std::sync::OnceLock;
@@ -10,8 +10,8 @@ const ALWAYS: u64 = 16 << 20;
 /// The largest section that is copied, in bytes. Chromium's unwind tables have less than 50 MB.
 const LARGEST_COPY: u64 = 256 << 20;
 
-/// What a byte may become in larger ones. Debug information shrinks to a third or a fifth of its size, its tables of ranges to a
-/// tenth.
+/// What a byte may become in larger ones. Debug information shrinks to a third or a fifth of its size, its tables of
+/// ranges to a tenth.
 const LARGEST_RATIO: u64 = 64;
 
 /// What one section may take of the memory that is free: this part of it. So much of the rest may the next one take.

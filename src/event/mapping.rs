@@ -20,7 +20,8 @@ pub enum MapChange {
         /// How much, mapped by whatever calls; 0 changes nothing.
         bytes: u64,
     },
-    /// A mremap(2) has begun. The old place may be another thread's before the matching [`super::EventKind::Remapped`] is told.
+    /// A mremap(2) has begun. The old place may be another thread's before the matching [`super::EventKind::Remapped`]
+    /// is told.
     MoveBegan {
         /// Where it is.
         old: Addr,
@@ -29,7 +30,8 @@ pub enum MapChange {
     },
 }
 
-/// A length in bytes, packed, so that no event is larger for two of them. Address spaces of programs have 2^47 bytes; from 2^48 on it is the largest length.
+/// A length in bytes, packed, so that no event is larger for two of them. Address spaces of programs have 2^47 bytes;
+/// from 2^48 on it is the largest length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Length([u8; 6]);
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The name of a mark: 1 to 47 bytes of UTF-8 without control characters. It lies in the event itself, so that a stream needs no table
-/// of names.
+/// The name of a mark: 1 to 47 bytes of UTF-8 without control characters. It lies in the event itself, so that a stream
+/// needs no table of names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkName {
     len: u8,

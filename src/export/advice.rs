@@ -29,7 +29,8 @@ pub(super) struct Told {
     pub text: String,
 }
 
-/// All that is to be said, what concerns most first. What a file says is not found out anew, as it has less to tell from.
+/// All that is to be said, what concerns most first. What a file says is not found out anew, as it has less to tell
+/// from.
 pub(super) fn advice(view: &View<'_>) -> Vec<Told> {
     let told = |(stack, proof): (usize, Proof)| Told { proof, stack, text: sentence(view, stack, &proof) };
     if let Some(known) = view.profile.saved.as_ref().and_then(|saved| saved.advice.as_ref()) {
@@ -170,7 +171,8 @@ fn is_glibc(view: &View<'_>) -> bool {
     first.is_some_and(|module| is_libc(&module.path)) && allocators.next().is_none()
 }
 
-/// The function that tells whose allocation it is, and where that is; its caller, too, where no line is known. None where no function is.
+/// The function that tells whose allocation it is, and where that is; its caller, too, where no line is known. None
+/// where no function is.
 fn site_name(view: &View<'_>, stack: usize) -> Option<String> {
     let frames = telling_frames(view, stack, 2);
     let frame = frames.first()?;

@@ -1,5 +1,6 @@
-//! What the files of Chrome's developer tools are made of: V8's format of heap snapshots and timelines (src/profiler/heap-snapshot-generator.cc,
-//! `HeapSnapshotJSONSerializer`). The tools keep the numbers of nodes and edges in 32 bits.
+//! What the files of Chrome's developer tools are made of: V8's format of heap snapshots and timelines
+//! (src/profiler/heap-snapshot-generator.cc, `HeapSnapshotJSONSerializer`). The tools keep the numbers of nodes and
+//! edges in 32 bits.
 
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};

@@ -1,9 +1,9 @@
 //! `.dhat.json`: what Valgrind's DHAT writes, version 2, for `dh_view.html` and the Firefox Profiler.
 //!
-//! Fields as `dhat/dh_main.c` of Valgrind describes them. Two that DHAT knows are not known here. The sum of the lifetimes
-//! (`tl`) is left out: the viewer shows NaN for an average, where a zero would be taken for an answer. The most that was live of a
-//! stack at one time (`mb`) is at least what was live at the peak of all and at the end, and that is written. `mode` says both,
-//! which the viewer shows on top.
+//! Fields as `dhat/dh_main.c` of Valgrind describes them. Two that DHAT knows are not known here. The sum of the
+//! lifetimes (`tl`) is left out: the viewer shows NaN for an average, where a zero would be taken for an answer. The
+//! most that was live of a stack at one time (`mb`) is at least what was live at the peak of all and at the end, and
+//! that is written. `mode` says both, which the viewer shows on top.
 
 use super::escape::{Json, printable};
 use super::text::shell_words;
@@ -115,7 +115,8 @@ fn dhat(view: &View<'_>) -> Dhat {
 
 impl Point {
     fn add(&mut self, site: &StackTotals) {
-        // what came over a fork, or was there before, was not allocated here; the viewer has no more live than allocated
+        // what came over a fork, or was there before, was not allocated here; the viewer has no more live than
+        // allocated
         let allocated = [site.live, site.at_peak].into_iter().fold(site.allocated, |most, amount| {
             let (objects, bytes) = (most.objects.max(amount.objects), most.bytes.max(amount.bytes));
             Amount { objects, bytes }
@@ -152,9 +153,9 @@ impl Frames {
     }
 }
 
-/// A frame as DHAT of Rust writes it, which the Firefox Profiler takes apart: address, function, file, line, column (0: not
-/// known). Where no line is known, function and module, as Valgrind has them, but without the address, which would make the
-/// Firefox Profiler take each call for a function of its own.
+/// A frame as DHAT of Rust writes it, which the Firefox Profiler takes apart: address, function, file, line, column (0:
+/// not known). Where no line is known, function and module, as Valgrind has them, but without the address, which would
+/// make the Firefox Profiler take each call for a function of its own.
 fn text_of(frame: &NamedFrame<'_>) -> String {
     let name = printable(frame.name);
     match (frame.file, frame.location, frame.module) {

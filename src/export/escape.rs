@@ -1,8 +1,8 @@
 //! What is not ours to choose (names, paths, messages) as each kind of output can hold it: one function for each.
 //!
-//! A program's name or a function's can hold any character. Some do something where they are shown: they move the cursor, change
-//! the colours or the title of a terminal, turn the direction of the text around so that it reads as something else, end a line or
-//! an element. None of them gets out as it is.
+//! A program's name or a function's can hold any character. Some do something where they are shown: they move the
+//! cursor, change the colours or the title of a terminal, turn the direction of the text around so that it reads as
+//! something else, end a line or an element. None of them gets out as it is.
 
 use super::text::Paint;
 use std::io::{self, Write};
@@ -10,8 +10,8 @@ use std::io::{self, Write};
 /// Stands for a character that can't be shown.
 const SUBSTITUTE: char = '?';
 
-/// Whether a character does something instead of being seen: the controls of ASCII, DEL and C1, the separators of lines and
-/// paragraphs, marks and overrides of direction (UAX #9), and what is no character at all.
+/// Whether a character does something instead of being seen: the controls of ASCII, DEL and C1, the separators of lines
+/// and paragraphs, marks and overrides of direction (UAX #9), and what is no character at all.
 pub fn is_active(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -57,7 +57,8 @@ pub(super) fn xml(text: &str) -> String {
     escaped
 }
 
-/// For the text of a workflow command of GitHub Actions, in which only the end of the line and the sign of escapes have a meaning.
+/// For the text of a workflow command of GitHub Actions, in which only the end of the line and the sign of escapes have
+/// a meaning.
 pub(super) fn github_data(text: &str) -> String {
     lines(text, false).replace('%', "%25").replace('\n', "%0A")
 }
@@ -103,9 +104,9 @@ pub(super) fn folded(name: &str) -> String {
     }
 }
 
-/// For JSON: passes on what a serializer writes, with the characters escaped that JSON allows in its strings and that do something
-/// where the file is shown. Outside of strings there are none. To be written to by the serializer itself, which never cuts a
-/// character in two.
+/// For JSON: passes on what a serializer writes, with the characters escaped that JSON allows in its strings and that
+/// do something where the file is shown. Outside of strings there are none. To be written to by the serializer itself,
+/// which never cuts a character in two.
 #[derive(Debug)]
 pub struct Json<W>(pub W);
 

@@ -1,12 +1,13 @@
-//! `.firefox.json`: the Firefox Profiler's own format, "processed profile", version 55, as `src/types/profile.ts` of firefox-devtools/profiler describes it; later
-//! versions of the profiler bring it up to date when they load it.
+//! `.firefox.json`: the Firefox Profiler's own format, "processed profile", version 55, as `src/types/profile.ts` of
+//! firefox-devtools/profiler describes it; later versions of the profiler bring it up to date when they load it.
 //!
-//! The crate `fxprof-processed-profile` (0.8.1) writes this format, too, but neither source files nor lines nor inlined calls, so that the tables are written here; a test
-//! holds their shape against what the crate writes.
+//! The crate `fxprof-processed-profile` (0.8.1) writes this format, too, but neither source files nor lines nor inlined
+//! calls, so that the tables are written here; a test holds their shape against what the crate writes.
 //!
-//! The format has single allocations and frees, and a profile has sums. What can be told by the profiler's ways to sum them up is exact: what was allocated, what is retained, what was
-//! freed, each by the stack that allocated or freed. Addresses are numbers that tie a free to its allocation; which free gave back what is not known. All events have one of three times: the
-//! start, the peak, the end.
+//! The format has single allocations and frees, and a profile has sums. What can be told by the profiler's ways to sum
+//! them up is exact: what was allocated, what is retained, what was freed, each by the stack that allocated or freed.
+//! Addresses are numbers that tie a free to its allocation; which free gave back what is not known. All events have one
+//! of three times: the start, the peak, the end.
 
 use self::tables::{Libraries, Tables};
 use super::escape::{Json, printable};
@@ -67,7 +68,8 @@ struct Whole {
     counters: Vec<Value>,
 }
 
-/// A track. The first one has all threads of the program, the second one the heap at its peak; those of single threads follow.
+/// A track. The first one has all threads of the program, the second one the heap at its peak; those of single threads
+/// follow.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Thread {
@@ -300,7 +302,8 @@ fn sums(view: &View<'_>, wanted: impl Fn(&Sample) -> bool) -> Vec<Sums> {
 /// A thread's program and name, by their numbers.
 type ThreadKey = (Option<usize>, usize);
 
-/// The threads that have a track of their own, what they are called, and what their samples have: those that allocated most come first.
+/// The threads that have a track of their own, what they are called, and what their samples have: those that allocated
+/// most come first.
 fn threads_of(view: &View<'_>) -> Vec<(String, ThreadKey)> {
     let mut bytes: FxHashMap<ThreadKey, u64> = FxHashMap::default();
     for sample in view.samples.iter() {
@@ -405,7 +408,8 @@ fn at_peak(profile: &Profile, sums: &[Sums], events: &mut Events) {
     }
 }
 
-/// All that was allocated and freed: at the start what is live at the peak, and what is gone again by then; at the end what has changed since the peak.
+/// All that was allocated and freed: at the start what is live at the peak, and what is gone again by then; at the end
+/// what has changed since the peak.
 fn events(profile: &Profile, sums: &[Sums], events: &mut Events) {
     let end = profile.meta.duration_ns;
     let mut freed: Vec<(u64, usize, u64)> = Vec::new();

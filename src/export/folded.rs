@@ -1,6 +1,7 @@
 //! Folded stacks: `outermost;…;innermost BYTES`, one line per stack, sorted. The input of flame graph tools.
 //!
-//! The bytes are those of the value that was asked for, else those live at the peak for a run that ended, or those live now.
+//! The bytes are those of the value that was asked for, else those live at the peak for a run that ended, or those live
+//! now.
 
 use super::ExportOptions;
 use super::escape::folded;

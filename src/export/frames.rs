@@ -9,8 +9,8 @@ use std::fmt;
 /// So many characters of a name are told: some programs have names of 64 KiB.
 const LONGEST_NAME: usize = 1000;
 
-/// The innermost `most` frames of a stack, innermost first: the function, its file and line or its module in brackets, and whether it
-/// tells nothing of whose allocation it is.
+/// The innermost `most` frames of a stack, innermost first: the function, its file and line or its module in brackets,
+/// and whether it tells nothing of whose allocation it is.
 pub fn told_frames(profile: &Profile, stack: usize, most: usize) -> Vec<(String, String, bool)> {
     let frames: Vec<NamedFrame<'_>> = View::new(profile).frames(stack).collect();
     let telling = telling(&frames);
@@ -44,7 +44,8 @@ impl<'a> Stacks<'a> {
         Self { view: View::new(profile), text: text.to_lowercase(), locations: vec![None; profile.locations.len()] }
     }
 
-    /// The function and the module of the innermost frame that tells whose allocation it is. Of a script's function its file belongs to its name, and is its module.
+    /// The function and the module of the innermost frame that tells whose allocation it is. Of a script's function its
+    /// file belongs to its name, and is its module.
     pub fn owner(&self, stack: usize) -> (String, String) {
         let frames: Vec<NamedFrame<'_>> = self.view.frames(stack).collect();
         let owner = telling(&frames).first().and_then(|at| frames.get(*at));

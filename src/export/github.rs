@@ -7,8 +7,9 @@ use crate::profile::Profile;
 use crate::profile::leaks::VerdictKind;
 use std::fmt::Write;
 
-/// The lines for standard error: the verdict if it is not clean, then each error and each leak that fails the check as an error,
-/// others that are not suppressed as warnings. GitHub shows the first ten of each kind only, so the worst come first.
+/// The lines for standard error: the verdict if it is not clean, then each error and each leak that fails the check as
+/// an error, others that are not suppressed as warnings. GitHub shows the first ten of each kind only, so the worst
+/// come first.
 pub fn annotations(profile: &Profile) -> String {
     let view = View::new(profile);
     let mut text = String::new();

@@ -1,8 +1,8 @@
 //! gzip on all processors: the bytes are cut into blocks, which are compressed side by side, and beside whoever makes
 //! them.
 //!
-//! The blocks are joined as pigz does it, each but the last ending at a byte (a "sync flush"), so that a reader sees one ordinary
-//! gzip member (RFC 1952). Where the cuts are depends on the bytes only: equal profiles make equal files.
+//! The blocks are joined as pigz does it, each but the last ending at a byte (a "sync flush"), so that a reader sees
+//! one ordinary gzip member (RFC 1952). Where the cuts are depends on the bytes only: equal profiles make equal files.
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 use std::collections::VecDeque;

@@ -1,7 +1,9 @@
-//! `.heaptimeline`, which the Memory panel of Chrome's developer tools opens: live blocks by the places that allocated them, when that was, and the stacks.
+//! `.heaptimeline`, which the Memory panel of Chrome's developer tools opens: live blocks by the places that allocated
+//! them, when that was, and the stacks.
 //!
-//! A block's id is made of the number of its birth, so that it is the same in each file that is made of one trace; the tools draw what was allocated between two samples,
-//! the second and the first one's last ids. In the tree of stacks a node has what was allocated there in all, as V8 has it: what is live of that the tools count by the nodes' ids.
+//! A block's id is made of the number of its birth, so that it is the same in each file that is made of one trace; the
+//! tools draw what was allocated between two samples, the second and the first one's last ids. In the tree of stacks a
+//! node has what was allocated there in all, as V8 has it: what is live of that the tools count by the nodes' ids.
 
 use super::devtools::{ELEMENT, NATIVE, Node, ROOTS, SYNTHETIC, Strings, begin, comma, write_edge, write_node};
 use super::escape::printable;

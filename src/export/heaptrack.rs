@@ -1,15 +1,16 @@
-//! heaptrack's own format, version 3, as heaptrack_interpret writes it and heaptrack_print and the GUI read it: lines of text,
-//! compressed with zstd.
+//! heaptrack's own format, version 3, as heaptrack_interpret writes it and heaptrack_print and the GUI read it: lines
+//! of text, compressed with zstd.
 //!
-//! The format is a list of single events; a profile holds sums. So [`order`] makes up an order of events with exactly these sums: blocks
-//! by stack and size, the peak, what is live at the end, how many were freed before anything else happened. What it can't tell is
-//! which block came when: times are right for the peak and the end only, and else follow the timeline as far as they can.
+//! The format is a list of single events; a profile holds sums. So [`order`] makes up an order of events with exactly
+//! these sums: blocks by stack and size, the peak, what is live at the end, how many were freed before anything else
+//! happened. What it can't tell is which block came when: times are right for the peak and the end only, and else
+//! follow the timeline as far as they can.
 //!
 //! Rules that are not obvious, each read in the source of heaptrack's reader:
 //! * A free names no block but what was allocated: a size and a trace, by the number of its `a` line, from 0 on.
-//! * A block counts as temporary if the line before its free is its allocation. Frees set what is remembered of that line to 0,
-//!   so that number 0 would be told as temporary wrongly: no block has it. Its free, which changes nothing, parts
-//!   an allocation from the free behind it where a block was not temporary.
+//! * A block counts as temporary if the line before its free is its allocation. Frees set what is remembered of that
+//!   line to 0, so that number 0 would be told as temporary wrongly: no block has it. Its free, which changes nothing,
+//!   parts an allocation from the free behind it where a block was not temporary.
 //! * The peak is the first moment with the highest sum.
 
 mod order;
@@ -76,7 +77,8 @@ fn head(profile: &Profile, order: &Order, out: &mut dyn Write) -> io::Result<()>
     Ok(())
 }
 
-/// What events refer to by number: strings, places in the code, traces. Numbers begin at 1; a line defines the next one.
+/// What events refer to by number: strings, places in the code, traces. Numbers begin at 1; a line defines the next
+/// one.
 struct Tables<'a, 'o> {
     view: &'a View<'a>,
     out: &'o mut dyn Write,
@@ -390,7 +392,8 @@ impl<'a, 'o> Events<'a, 'o> {
     }
 }
 
-/// Sizes and how many blocks have them, so that the sum is exact: two that differ by a byte where it can't be shared evenly.
+/// Sizes and how many blocks have them, so that the sum is exact: two that differ by a byte where it can't be shared
+/// evenly.
 fn sizes(blocks: Blocks) -> impl Iterator<Item = (u64, u64)> {
     let Blocks { objects, bytes } = blocks;
     let (size, larger) = (bytes.checked_div(objects).unwrap_or(0), bytes.checked_rem(objects).unwrap_or(0));

@@ -1,8 +1,9 @@
 //! A report to look at in a browser: one file, which opens from a disk and asks no network for anything.
 //!
-//! The page (`web/`) is plain HTML, CSS and JavaScript. Two packed blocks hold the data: `words`, JSON with the head of report.json and the texts that
-//! the summary has, and `numbers`, the call tree as flat lists (`numbers.rs`). Both are compressed and in Base64, so that no name of the program's
-//! can be taken for markup; the page puts them in as text only.
+//! The page (`web/`) is plain HTML, CSS and JavaScript. Two packed blocks hold the data: `words`, JSON with the head of
+//! report.json and the texts that the summary has, and `numbers`, the call tree as flat lists (`numbers.rs`). Both are
+//! compressed and in Base64, so that no name of the program's can be taken for markup; the page puts them in as text
+//! only.
 
 mod difference;
 mod numbers;
@@ -171,7 +172,8 @@ fn columns(view: &View<'_>) -> Vec<Column> {
     values.chain(view.profile.leaks.iter().map(|_| Column::Leaked)).collect()
 }
 
-/// The blocks that were found lost and are not suppressed, by the id of their site: a site is of all stacks with its functions' names.
+/// The blocks that were found lost and are not suppressed, by the id of their site: a site is of all stacks with its
+/// functions' names.
 fn leaked(profile: &Profile) -> FxHashMap<u64, Amount> {
     let mut by_site: FxHashMap<u64, Amount> = FxHashMap::default();
     for site in profile.leaks.iter().flat_map(|leaks| &leaks.sites) {

@@ -1,7 +1,7 @@
 //! report.json, version 3: everything for scripts. `docs/report.schema.json` is its contract.
 //!
-//! The fields stand in the order of the contract. Those that only `check` knows are null or empty in other reports. Version 1
-//! had whole frames in each stack.
+//! The fields stand in the order of the contract. Those that only `check` knows are null or empty in other reports.
+//! Version 1 had whole frames in each stack.
 
 pub(super) mod frames;
 mod judged;
@@ -53,7 +53,8 @@ fn table<'a>(view: &'a View<'a>, sites: &[u32]) -> FrameTable<'a> {
     table
 }
 
-/// The report without its sites and frames, for a format that has these in a form of its own; stacks are lists of indices into `table`.
+/// The report without its sites and frames, for a format that has these in a form of its own; stacks are lists of
+/// indices into `table`.
 pub(super) fn head<'a>(view: &'a View<'a>, table: &'a FrameTable<'a>) -> impl Serialize + use<'a> {
     Report { frames: &[], ..report(view, table, &[]) }
 }

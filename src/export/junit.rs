@@ -1,9 +1,10 @@
-//! JUnit's XML, for Jenkins, GitLab and their like: one suite for the program; a test case each for its end, for whether
-//! everything was seen, for errors, leaks and budgets; one for each process, if there are several; one for each test of `check --per-test`; and one for each leak and each error, by which those are followed from run to
-//! run. Only the first failure of a test case is shown by Jenkins, so that none has two.
+//! JUnit's XML, for Jenkins, GitLab and their like: one suite for the program; a test case each for its end, for
+//! whether everything was seen, for errors, leaks and budgets; one for each process, if there are several; one for each
+//! test of `check --per-test`; and one for each leak and each error, by which those are followed from run to run. Only
+//! the first failure of a test case is shown by Jenkins, so that none has two.
 //!
-//! There is no schema of JUnit itself. The elements and attributes here are those that the de-facto schema of Jenkins' xUnit plugin and
-//! GitLab's documentation have.
+//! There is no schema of JUnit itself. The elements and attributes here are those that the de-facto schema of Jenkins'
+//! xUnit plugin and GitLab's documentation have.
 
 use super::escape::xml;
 use super::pertest::growth;

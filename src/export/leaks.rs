@@ -1,4 +1,5 @@
-//! The report that `check` prints at the end: what leaked and where, the errors of the run, what was not checked, the verdict.
+//! The report that `check` prints at the end: what leaked and where, the errors of the run, what was not checked, the
+//! verdict.
 
 mod notes;
 
@@ -160,7 +161,8 @@ pub(super) fn conclusions(out: &mut String, layout: Layout, profile: &Profile) {
     budgets(out, layout, profile);
 }
 
-/// Whether blocks were lost in a way that the report shows site by site: definite and possible ones always, others if they count.
+/// Whether blocks were lost in a way that the report shows site by site: definite and possible ones always, others if
+/// they count.
 fn is_shown(kinds: &[bool; 4], class: LeakClass) -> bool {
     matches!(class, LeakClass::Definite | LeakClass::Possible) || kinds.get(class as usize).copied().unwrap_or(false)
 }

@@ -1,4 +1,5 @@
-//! The answer of `heaptrace leaks` for a process that nobody has traced: which blocks are lost is known, and not where they were allocated. So they are told by size.
+//! The answer of `heaptrace leaks` for a process that nobody has traced: which blocks are lost is known, and not where
+//! they were allocated. So they are told by size.
 
 use super::leaks::{doubt_sentences, untold_sentence};
 use super::problems::{leak_sentence, leak_state};
@@ -68,7 +69,8 @@ struct Group {
     first: Addr,
 }
 
-/// All groups, those with the most bytes first within a class; the classes from the worst on. And the sums of the classes.
+/// All groups, those with the most bytes first within a class; the classes from the worst on. And the sums of the
+/// classes.
 fn groups(scan: &Scan) -> (Vec<Group>, ClassAmounts) {
     let mut found: BTreeMap<(LeakClass, u64), Group> = BTreeMap::new();
     let mut totals = ClassAmounts::default();

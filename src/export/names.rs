@@ -178,8 +178,8 @@ fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<u
     }
 }
 
-/// How to install a package with debug information. Not every package has one of its own, and those are in an archive that most machines
-/// do not ask.
+/// How to install a package with debug information. Not every package has one of its own, and those are in an archive
+/// that most machines do not ask.
 fn install(package: &str) -> String {
     let package = printable(package);
     let may_be = if package.ends_with("-dbgsym") { " (if the debug archive has it)" } else { "" };

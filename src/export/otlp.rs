@@ -1,7 +1,8 @@
-//! OpenTelemetry's format of profiles, `profiles.v1development`: alpha, and written as `proto/otlp_profiles.proto` has it.
+//! OpenTelemetry's format of profiles, `profiles.v1development`: alpha, and written as `proto/otlp_profiles.proto` has
+//! it.
 //!
-//! A profile has one kind of values there, so there is one for each of pprof's columns that Go has and for the peak, which share a dictionary. The
-//! one to look at first comes first.
+//! A profile has one kind of values there, so there is one for each of pprof's columns that Go has and for the peak,
+//! which share a dictionary. The one to look at first comes first.
 
 use super::escape::printable;
 use super::proto::otlp::{

@@ -1,8 +1,8 @@
 //! The output files: checked before the target starts, written at the end, whole or not at all.
 //!
 //! A regular or new file is written under another name in the same directory and then renamed, so that a reader never
-//! sees half of it and an older file survives a failure. Pipes and devices are written directly, and last, as they may keep
-//! us waiting. One output failing does not keep the others from being written.
+//! sees half of it and an older file survives a failure. Pipes and devices are written directly, and last, as they may
+//! keep us waiting. One output failing does not keep the others from being written.
 //!
 //! In a folder that others may write to, the name can be taken by then: their links, pipes and devices are not used
 //! ([`Owners`]). The heap of another user's process is nobody's else: such files are for their owner alone.
@@ -229,8 +229,9 @@ impl Outputs {
         self.write_with(Scope::All, subject, &fill, direct)
     }
 
-    /// Writes the profile to all outputs that `scope` selects; the patterns are replaced by what the profile says. Pipes and
-    /// devices come last, whatever their place in the answer: what has to be waited for must not delay or lose the others.
+    /// Writes the profile to all outputs that `scope` selects; the patterns are replaced by what the profile says.
+    /// Pipes and devices come last, whatever their place in the answer: what has to be waited for must not delay or
+    /// lose the others.
     pub fn write(
         &self,
         scope: Scope,
@@ -381,7 +382,8 @@ fn write_anywhere(
         }
         // appending: what is open elsewhere, too, must not lose what is in it
         Place::Open(path) => Ok(write_counted(Direct::open(&path, direct)?, fill)?),
-        // What was put there since the check would cost the profile, if it were refused: the name gets the file instead.
+        // What was put there since the check would cost the profile, if it were refused: the name gets the file
+        // instead.
         Place::Beside(path) | Place::Planted { path, .. } => replace(&path, mode, fill),
     }
 }
@@ -391,8 +393,8 @@ const fn mode_of(another_user: bool) -> u32 {
     if another_user { PRIVATE } else { BY_UMASK }
 }
 
-/// Writes a regular file, whole or not at all, with what `fill` writes. New files get the permissions that the umask leaves; only
-/// their owner may read what comes from the process of `another_user`. Returns the number of bytes.
+/// Writes a regular file, whole or not at all, with what `fill` writes. New files get the permissions that the umask
+/// leaves; only their owner may read what comes from the process of `another_user`. Returns the number of bytes.
 ///
 /// # Errors
 /// The path can't be written, or `fill` failed; an older file is then as it was.

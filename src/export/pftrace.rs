@@ -3,13 +3,14 @@
 //! Rules that are not obvious, each read in the source of Perfetto's trace processor:
 //! * The times of heap profiles are those of the clock MONOTONIC_COARSE. Without a snapshot of the clocks they can't be
 //!   placed, and the profile is left out; so all clocks are said to show the time of day.
-//! * What is live is told as the difference of what was allocated and what was freed, since the sequence of packets began.
-//!   The heap at the peak therefore has a sequence, and a name, of its own.
+//! * What is live is told as the difference of what was allocated and what was freed, since the sequence of packets
+//!   began. The heap at the peak therefore has a sequence, and a name, of its own.
 //! * Counts of blocks at the peak count only where `orig_sampling_interval_bytes` is set.
 //! * A frame is one function: inlined calls are frames of the same address.
-//! * A frame whose mapping is not interned makes its whole stack vanish: those of no module have a mapping of their own.
-//! * Packets of heaps are numbered through in their sequence. A stack's figures are sums since the sequence began: one that is less than
-//!   before is left out. Stacks of equal frames (module, address, function) are one stack.
+//! * A frame whose mapping is not interned makes its whole stack vanish: those of no module have a mapping of their
+//!   own.
+//! * Packets of heaps are numbered through in their sequence. A stack's figures are sums since the sequence began: one
+//!   that is less than before is left out. Stacks of equal frames (module, address, function) are one stack.
 
 use super::escape::printable;
 use super::proto::perfetto::{
@@ -196,8 +197,8 @@ fn sites(view: &View<'_>) -> Vec<Site> {
     sites
 }
 
-/// Heaps of one name, one after the other. Readers take the differences from one to the next, for each stack, and leave out
-/// whatever is less than before; and number packets through all of them.
+/// Heaps of one name, one after the other. Readers take the differences from one to the next, for each stack, and leave
+/// out whatever is less than before; and number packets through all of them.
 struct Heaps<'a> {
     sequence: u32,
     name: &'static str,

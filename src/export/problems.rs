@@ -84,8 +84,8 @@ impl ProblemKind {
     }
 }
 
-/// All errors and leaks that a report shows: reachable blocks only if they count. Errors first, then the worst class and the most
-/// bytes first.
+/// All errors and leaks that a report shows: reachable blocks only if they count. Errors first, then the worst class
+/// and the most bytes first.
 pub(crate) fn problems(view: &View<'_>) -> Vec<Problem> {
     let profile = view.profile;
     let errors_count = profile.verdict.as_ref().is_none_or(|verdict| verdict.errors);
@@ -191,8 +191,8 @@ pub(crate) fn leak_sentence(class: LeakClass, direct: Amount, indirect: Amount) 
     format!("{} in {}{parts} are {state}", plural(all.bytes, "byte"), plural(all.objects, "block"))
 }
 
-/// The frame that a problem is told of, by its function and its line: the innermost in the program's own source, else the
-/// innermost with a line, else the innermost.
+/// The frame that a problem is told of, by its function and its line: the innermost in the program's own source, else
+/// the innermost with a line, else the innermost.
 pub(crate) fn told_frame<'a>(view: &View<'a>, stack: usize) -> Option<NamedFrame<'a>> {
     let line = |frame: &NamedFrame<'_>| source_line(view, frame);
     let is_own = |frame: &NamedFrame<'_>| line(frame).is_some_and(|line| !line.path.starts_with('/'));

@@ -1,5 +1,5 @@
-//! What `heaptrace report` shows of a saved profile besides the summary: call trees, callers and callees of a function, sums by
-//! function, file, module or thread; as text, or as JSON.
+//! What `heaptrace report` shows of a saved profile besides the summary: call trees, callers and callees of a function,
+//! sums by function, file, module or thread; as text, or as JSON.
 
 mod groups;
 mod tree;
@@ -114,7 +114,8 @@ pub fn query(profile: &Profile, query: &Query, options: &QueryOptions) -> Result
     }
 }
 
-/// What the threads of each name have of each value, by the names' indices in the profile's strings; nothing of what is None.
+/// What the threads of each name have of each value, by the names' indices in the profile's strings; nothing of what is
+/// None.
 pub(crate) fn thread_sums(view: &View<'_>, values: &[Option<Value>]) -> Vec<(usize, Vec<Amount>)> {
     let mut sums: BTreeMap<usize, Vec<Amount>> = BTreeMap::new();
     for sample in view.samples.iter() {

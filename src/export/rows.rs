@@ -32,7 +32,8 @@ pub(crate) struct RowFrame<'a> {
     pub frame: NamedFrame<'a>,
     /// Whether calls between the frame before and this one are left out that the table would show otherwise.
     pub gap: bool,
-    /// The lines of the function at which the row's stacks pass through it, ascending; empty where that is the frame's own one only.
+    /// The lines of the function at which the row's stacks pass through it, ascending; empty where that is the frame's
+    /// own one only.
     pub lines: Vec<u32>,
 }
 
@@ -58,8 +59,8 @@ struct Candidate<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Rows for these stacks. Each begins at the first frame in which it differs from the others, and has the nearest frame of the
-    /// program's own. No two have the same text, as far as their functions differ.
+    /// Rows for these stacks. Each begins at the first frame in which it differs from the others, and has the nearest
+    /// frame of the program's own. No two have the same text, as far as their functions differ.
     pub fn new(view: &View<'a>, stacks: &[usize]) -> Self {
         let mut candidates: Vec<Candidate<'a>> = stacks.iter().map(|stack| Candidate::new(view, *stack)).collect();
         let common = common(&candidates);
@@ -146,7 +147,8 @@ fn frames<'a>(view: &View<'a>, stack: usize) -> impl Iterator<Item = NamedFrame<
     view.frames(stack).filter(|frame| frame.name != TRUNCATED_STACK)
 }
 
-/// Stacks of the same functions are one row, whatever their lines: these are all noted, so that no line has what is another one's.
+/// Stacks of the same functions are one row, whatever their lines: these are all noted, so that no line has what is
+/// another one's.
 fn note_lines(view: &View<'_>, stacks: &[usize], candidates: &mut [Candidate<'_>]) {
     let rows = stacks.iter().enumerate().filter_map(|(row, stack)| Some((view.site_of(*stack)?, row)));
     let rows: FxHashMap<usize, usize> = rows.collect();
@@ -163,7 +165,8 @@ fn note_lines(view: &View<'_>, stacks: &[usize], candidates: &mut [Candidate<'_>
     }
 }
 
-/// How many of their telling frames, from the innermost on, all stacks have in common; none where nothing would be left to show.
+/// How many of their telling frames, from the innermost on, all stacks have in common; none where nothing would be left
+/// to show.
 fn common(candidates: &[Candidate<'_>]) -> usize {
     let [first, others @ ..] = candidates else { return 0 };
     if others.is_empty() {
@@ -193,8 +196,8 @@ fn tell_apart(candidates: &mut [Candidate<'_>]) {
     }
 }
 
-/// Where two stacks differ that look alike: mostly in what the standard library does for one and the same line. The function that
-/// the program itself has called says more than what that one calls in turn.
+/// Where two stacks differ that look alike: mostly in what the standard library does for one and the same line. The
+/// function that the program itself has called says more than what that one calls in turn.
 fn difference(one: &Candidate<'_>, two: &Candidate<'_>) -> (Option<usize>, Option<usize>) {
     for index in 0..=one.telling.len().max(two.telling.len()) {
         let mut legs = (one.leg(index).rev(), two.leg(index).rev());
@@ -228,8 +231,8 @@ pub(crate) fn shared_text(shared: &[NamedFrame<'_>], width: usize) -> String {
     shared.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Writes frames below each other, names and places in columns: the first behind `first`, the others behind as many columns, `indent`.
-/// Names are as wide as `names`; all but the first are dim where `fading`.
+/// Writes frames below each other, names and places in columns: the first behind `first`, the others behind as many
+/// columns, `indent`. Names are as wide as `names`; all but the first are dim where `fading`.
 pub(crate) fn frame_lines(
     out: &mut String,
     paint: Paint,

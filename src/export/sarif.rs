@@ -1,5 +1,5 @@
-//! SARIF 2.1.0 (OASIS), for code scanning: one result for each error and each leak. Ids are the fingerprints, so that a result is
-//! the same one in the next run.
+//! SARIF 2.1.0 (OASIS), for code scanning: one result for each error and each leak. Ids are the fingerprints, so that a
+//! result is the same one in the next run.
 
 use super::escape::Json;
 use super::problems::{Problem, ProblemKind, problems, source_line, stack_text, told_frame};

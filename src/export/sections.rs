@@ -201,7 +201,8 @@ pub(crate) fn totals(out: &mut String, layout: Layout, profile: &Profile) {
     }
 }
 
-/// So many resident bytes that are no blocks are worth a look: the code of a program and of its libraries has fewer, mostly.
+/// So many resident bytes that are no blocks are worth a look: the code of a program and of its libraries has fewer,
+/// mostly.
 const MUCH: u64 = 32 << 20;
 
 /// What the most that was resident says of the blocks, and of what the program has mapped by itself.
@@ -230,7 +231,8 @@ fn resident_note(resident: &Resident, profile: &Profile) -> String {
     }
 }
 
-/// How much memory was resident at most, and what share of it the blocks explain, in a sentence. None if that is not known.
+/// How much memory was resident at most, and what share of it the blocks explain, in a sentence. None if that is not
+/// known.
 pub(crate) fn resident_sentence(profile: &Profile) -> Option<String> {
     let resident = profile.meta.process.resident?;
     Some(format!("Resident: {}, {}", human_bytes(resident.peak_bytes), resident_note(&resident, profile)))

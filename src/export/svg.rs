@@ -1,4 +1,5 @@
-//! A flame graph, callers above: the folded stacks drawn by inferno, interactive in a browser. What has less than 0.1 % is left out (inferno's default).
+//! A flame graph, callers above: the folded stacks drawn by inferno, interactive in a browser. What has less than 0.1 %
+//! is left out (inferno's default).
 
 use super::ExportOptions;
 use super::escape::{self, printable, xml};
@@ -40,8 +41,9 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
     settings.bgcolors = Some(BackgroundColor::Flat(Color { r: 250, g: 250, b: 250 }));
     let mut colors = colors(view);
     settings.palette_map = Some(&mut colors);
-    // Our order keeps the stacks of one caller together, whatever the names hold; inferno's own order of whole lines does not
-    // (a space sorts before the semicolon). It keeps an order only in this mode, for which it reverses the lines.
+    // Our order keeps the stacks of one caller together, whatever the names hold; inferno's own order of whole lines
+    // does not (a space sorts before the semicolon). It keeps an order only in this mode, for which it reverses the
+    // lines.
     settings.flame_chart = true;
     flamegraph::from_lines(&mut settings, folded.lines.iter().rev().map(String::as_str), out)
 }
@@ -49,8 +51,8 @@ pub(crate) fn write(view: &View<'_>, options: &ExportOptions, out: &mut dyn Writ
 /// So many hues are told apart at a glance.
 const HUES: u64 = 12;
 
-/// The colours of all functions: those of one module have one hue. It comes from the name of the module's file, which is the same on another machine; of two modules that would have the same, one
-/// has the next.
+/// The colours of all functions: those of one module have one hue. It comes from the name of the module's file, which
+/// is the same on another machine; of two modules that would have the same, one has the next.
 fn colors(view: &View<'_>) -> PaletteMap {
     let file = |module: &ModuleInfo| module.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let files: BTreeSet<String> = view.profile.modules.iter().map(file).collect();

@@ -58,8 +58,9 @@ pub(crate) fn telling_frames<'a>(view: &View<'a>, stack: usize, count: usize) ->
     if found.is_empty() { view.frames(stack).take(count).collect() } else { found }
 }
 
-/// Which of a stack's frames tell whose allocation it is: all but the standard libraries', the program's start-up code, the way to
-/// an allocator through the program's own wrappers of it, recursion, and an interpreter's own functions where those of the script are there. Where nothing else is there, all.
+/// Which of a stack's frames tell whose allocation it is: all but the standard libraries', the program's start-up code,
+/// the way to an allocator through the program's own wrappers of it, recursion, and an interpreter's own functions
+/// where those of the script are there. Where nothing else is there, all.
 pub(crate) fn telling(frames: &[NamedFrame<'_>]) -> Vec<usize> {
     let runs_script = frames.iter().any(NamedFrame::is_script);
     let mut telling: Vec<usize> = Vec::new();
@@ -85,7 +86,8 @@ fn tells(
         && last.is_none_or(|last| last.name != frame.name)
 }
 
-/// Whether a frame is of Python's interpreter, by its module: `python3.11`, `libpython3.11.so.1.0`, a module of the standard library in `lib-dynload`.
+/// Whether a frame is of Python's interpreter, by its module: `python3.11`, `libpython3.11.so.1.0`, a module of the
+/// standard library in `lib-dynload`.
 fn is_of_python(frame: &NamedFrame<'_>) -> bool {
     let Some(module) = frame.module else { return false };
     let name = basename(&module.path);
@@ -93,7 +95,8 @@ fn is_of_python(frame: &NamedFrame<'_>) -> bool {
         || module.path.components().any(|part| part.as_os_str() == "lib-dynload")
 }
 
-/// Whether a function is known to do no more than to call the allocator and to end the program, or throw, where that fails.
+/// Whether a function is known to do no more than to call the allocator and to end the program, or throw, where that
+/// fails.
 fn is_wrapper(name: &str) -> bool {
     const FUNCTIONS: &str = "\
         xmalloc xcalloc xrealloc xstrdup xstrndup xmemdup xzalloc xmallocz xmemdupz xcharalloc xreallocarray \
@@ -101,8 +104,8 @@ fn is_wrapper(name: &str) -> bool {
     FUNCTIONS.split(' ').any(|function| function == without_arguments(name))
 }
 
-/// The frames of a stack, innermost first, up to `main` or a test's function: what called those is none of the program's. All, if none
-/// is the program's.
+/// The frames of a stack, innermost first, up to `main` or a test's function: what called those is none of the
+/// program's. All, if none is the program's.
 pub(crate) fn program_frames<'a>(view: &View<'a>, stack: usize) -> Vec<NamedFrame<'a>> {
     let all: Vec<NamedFrame<'a>> = view.frames(stack).collect();
     let is_outside = |(index, frame): (usize, &NamedFrame<'a>)| {
@@ -136,8 +139,8 @@ fn is_global_allocator(frame: &NamedFrame<'_>, caller: Option<&NamedFrame<'_>>) 
     frame.inlined && FUNCTIONS.contains(&frame.name) && caller.is_some_and(is_plumbing)
 }
 
-/// Whether a source file is one of a standard library, of Rust (as rustc has it, or `/rust/deps/…` for what it is built with)
-/// or C++: where debug information has lines only, inlined functions have bare names, such as `alloc`.
+/// Whether a source file is one of a standard library, of Rust (as rustc has it, or `/rust/deps/…` for what it is built
+/// with) or C++: where debug information has lines only, inlined functions have bare names, such as `alloc`.
 fn is_standard_source(file: &str) -> bool {
     const BEGINNINGS: [&str; 5] =
         ["/rustc/", "/rust/deps/", "library/std/src/", "library/core/src/", "library/alloc/src/"];

@@ -36,9 +36,9 @@ const fn amount(objects: u64, bytes: u64) -> Amount {
     Amount { objects, bytes }
 }
 
-/// Everything that makes formats stumble, in a profile whose sums agree: an inlined call, an operator between
-/// malloc and its caller, an unresolved library on a truncated stack, an empty stack, a Rust name that is its own system
-/// name, a separator of folded stacks in a name, a sample that only frees, one of zeros, blocks of no bytes.
+/// Everything that makes formats stumble, in a profile whose sums agree: an inlined call, an operator between malloc
+/// and its caller, an unresolved library on a truncated stack, an empty stack, a Rust name that is its own system name,
+/// a separator of folded stacks in a name, a sample that only frees, one of zeros, blocks of no bytes.
 pub(crate) fn sample_profile() -> Profile {
     let mut profile = profile_without_types();
     profile.find_object_types(&mut |_, _, _| None);
@@ -127,7 +127,8 @@ fn profile_without_types() -> Profile {
     }
 }
 
-/// The same after `check`: leaks of all classes, one site of several, one rule that hides and one that does not, a baseline.
+/// The same after `check`: leaks of all classes, one site of several, one rule that hides and one that does not, a
+/// baseline.
 pub(crate) fn check_profile() -> Profile {
     let mut profile = sample_profile();
     profile.meta.mode = Mode::Check;

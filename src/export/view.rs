@@ -63,7 +63,8 @@ impl<'a> NamedFrame<'a> {
         self.location.is_some_and(Location::is_script)
     }
 
-    /// The name for a picture, which has no room for places beside names: a script's function is `name (file.py:12)`, all others have their names alone.
+    /// The name for a picture, which has no room for places beside names: a script's function is `name (file.py:12)`,
+    /// all others have their names alone.
     pub(crate) fn name_in_picture(&self) -> Cow<'a, str> {
         let (name, Some(file)) = self.key() else { return self.name.into() };
         let file = file.rsplit('/').next().unwrap_or(file);
@@ -215,7 +216,8 @@ impl<'a> View<'a> {
         if whole && meta.process.exit.is_some() { Headline::Peak } else { Headline::Live }
     }
 
-    /// The value that a picture shows: the one that was asked for; else the headline's, or where that is empty the next that is not.
+    /// The value that a picture shows: the one that was asked for; else the headline's, or where that is empty the next
+    /// that is not.
     pub fn value(&self, asked: Option<Value>) -> Value {
         let headline = match self.headline() {
             Headline::Peak => Value::Peak,
@@ -244,8 +246,8 @@ impl<'a> View<'a> {
         self.profile.stacks.get(stack).map_or(Quality::Truncated, |stack| stack.quality)
     }
 
-    /// What a leak scan says of the live blocks of a stack: the worst class that is not suppressed, or `suppressed`; empty without
-    /// a scan. Samples don't tell the blocks of one stack apart, so that there is one class for all.
+    /// What a leak scan says of the live blocks of a stack: the worst class that is not suppressed, or `suppressed`;
+    /// empty without a scan. Samples don't tell the blocks of one stack apart, so that there is one class for all.
     pub fn leak_label(&self, stack: usize) -> &'static str {
         let saved = || self.profile.stacks.get(stack).and_then(|stack| stack.leak).map_or("", LeakLabel::name);
         self.leak_labels.get(stack).copied().unwrap_or_else(saved)
@@ -394,7 +396,8 @@ impl<'a> View<'a> {
         Sites { list: sites, of_stack: known, capacities }
     }
 
-    /// A number for each function's name, from 1 on: functions of one name have one, if they are not of scripts with other names.
+    /// A number for each function's name, from 1 on: functions of one name have one, if they are not of scripts with
+    /// other names.
     fn names(&self) -> Vec<u32> {
         let mut of_scripts = vec![false; self.profile.functions.len()];
         let scripts = self.profile.locations.iter().filter(|location| location.is_script());
@@ -412,8 +415,8 @@ impl<'a> View<'a> {
         self.profile.functions.iter().zip(of_scripts).map(number).collect()
     }
 
-    /// A hash of the names of a stack's functions. To hash their bytes for each stack takes longer than all else. The hash of nothing is that of zeros, too: so no name
-    /// has the number 0.
+    /// A hash of the names of a stack's functions. To hash their bytes for each stack takes longer than all else. The
+    /// hash of nothing is that of zeros, too: so no name has the number 0.
     fn hash_of_names(&self, stack: usize, names: &[u32]) -> u64 {
         let mut hasher = FxHasher::default();
         for location in self.locations(stack).filter_map(|index| self.profile.locations.get(index)) {

@@ -1,7 +1,8 @@
 //! What has changed from one heap to another, by type and by holder.
 //!
-//! Of one process, a block has *stayed* if one of its address and size was there before, and nothing says that it was another object: both are of one exact type, or neither has one. What a
-//! block looks like, and who holds it, may change meanwhile: it has *moved* then. Of two processes only sums can be compared.
+//! Of one process, a block has *stayed* if one of its address and size was there before, and nothing says that it was
+//! another object: both are of one exact type, or neither has one. What a block looks like, and who holds it, may
+//! change meanwhile: it has *moved* then. Of two processes only sums can be compared.
 
 use super::SavedHeap;
 use crate::heapgraph::holders::LOST;

@@ -1,8 +1,10 @@
 //! What can be told of a block by what it and its neighbours hold, read while the process stands still.
 //!
-//! * A block whose first word points to a C++ table of virtual functions with type information is an object of that class (Itanium C++ ABI 2.5.2, 2.9.5: the word before the table's address
-//!   points to the `type_info`, whose second word is the mangled name; the word before that, the offset to the top, is 0 in a complete object's first table).
-//! * A pair of words, a pointer to a block and one to a table that begins with a function, a size and an alignment, is a Rust `dyn` pointer.
+//! * A block whose first word points to a C++ table of virtual functions with type information is an object of that
+//!   class (Itanium C++ ABI 2.5.2, 2.9.5: the word before the table's address points to the `type_info`, whose second
+//!   word is the mangled name; the word before that, the offset to the top, is 0 in a complete object's first table).
+//! * A pair of words, a pointer to a block and one to a table that begins with a function, a size and an alignment, is
+//!   a Rust `dyn` pointer.
 //! * Three ascending pointers, the first to a block's start and the last within it, are libstdc++'s `std::vector`.
 //! * Text up to a zero, or to the end, is a string.
 
@@ -54,7 +56,8 @@ pub enum Look {
     Vector,
     /// What a Rust `dyn` pointer leads to: the number of its table.
     Dyn(u32),
-    /// What may be the colour of a tree's node is 0 or 1: its first 32 bits (libstdc++), or the byte behind its first three words (libc++).
+    /// What may be the colour of a tree's node is 0 or 1: its first 32 bits (libstdc++), or the byte behind its first
+    /// three words (libc++).
     Colour {
         /// The first bits are.
         first: bool,
@@ -149,7 +152,8 @@ impl<'a> Looking<'a> {
         }
     }
 
-    /// Tells what the parts have seen, one behind the other, and looks at the ranges of `roots`, which may hold pairs that name blocks.
+    /// Tells what the parts have seen, one behind the other, and looks at the ranges of `roots`, which may hold pairs
+    /// that name blocks.
     pub fn finish(&'a self, parts: [Part<'a>; 2], roots: &[Range<Addr>], memory: &mut dyn ReadMemory) -> Contents {
         let [mut all, behind] = parts;
         all.append(behind);
@@ -205,7 +209,8 @@ struct Names {
 }
 
 impl Names {
-    /// Adds one. The same may be said of a block as often as there are pointers to it: of more than twice as many as there are blocks, one is kept of each.
+    /// Adds one. The same may be said of a block as often as there are pointers to it: of more than twice as many as
+    /// there are blocks, one is kept of each.
     fn push(&mut self, block: u32, look: Look) {
         if self.all.len() >= 2 * self.least + MIN_NAMES {
             // the first that is a dyn pointer's is believed

@@ -1,4 +1,5 @@
-//! What debug information says of blocks: the types of variables, carried along pointers, and the names of the members that pointers lie in.
+//! What debug information says of blocks: the types of variables, carried along pointers, and the names of the members
+//! that pointers lie in.
 
 use crate::addr::Addr;
 use crate::heaptypes::spread::{self, Blocks, Edge, Lead, Spread, Typed, offset_in};
@@ -38,7 +39,8 @@ pub struct Declared {
     pub by_name: FxHashMap<u64, TypeId>,
     /// In the order of addresses.
     variables: Vec<Variable>,
-    /// Thread-local ones by the numbers of their modules, whose starts count from that of a thread's block; in their order.
+    /// Thread-local ones by the numbers of their modules, whose starts count from that of a thread's block; in their
+    /// order.
     thread_locals: FxHashMap<u32, Vec<Variable>>,
     /// Tables of Rust `dyn` pointers: the types of values, and the numbers of the modules that they are in.
     pub tables: FxHashMap<Addr, (TypeId, u32)>,
@@ -53,7 +55,8 @@ pub struct ThreadBlock {
     pub range: Range<Addr>,
     /// The module's number.
     pub module: u32,
-    /// So many bytes more a block of the heap may have that was made for it, in bytes; None: it lies in whatever block, from the library's coming on.
+    /// So many bytes more a block of the heap may have that was made for it, in bytes; None: it lies in whatever block,
+    /// from the library's coming on.
     pub room: Option<u64>,
 }
 
@@ -171,7 +174,8 @@ impl Declared {
     }
 }
 
-/// Blocks of the heap that hold the thread-local variables of one module, in which these begin equally far behind the start.
+/// Blocks of the heap that hold the thread-local variables of one module, in which these begin equally far behind the
+/// start.
 #[derive(Default)]
 struct Alike {
     blocks: Vec<u32>,
@@ -220,9 +224,11 @@ impl Present<'_> {
         find(self.all.thread_locals.get(&block.module)?, Addr(at))
     }
 
-    /// The blocks of the heap that hold thread-local variables, which the dynamic linker makes for libraries that came later; and how far behind the start these begin.
+    /// The blocks of the heap that hold thread-local variables, which the dynamic linker makes for libraries that came
+    /// later; and how far behind the start these begin.
     ///
-    /// A thread that has not used a library's variables yet may have the block of one that had its number before, and is gone: what does not have the size is none.
+    /// A thread that has not used a library's variables yet may have the block of one that had its number before, and
+    /// is gone: what does not have the size is none.
     fn on_heap<'a>(&'a self, graph: &'a Graph) -> impl Iterator<Item = (u32, u64, &'a ThreadBlock)> {
         self.blocks.iter().filter_map(|block| {
             let Range { start, end } = block.range;

@@ -1,12 +1,17 @@
-//! Immediate dominators of a directed graph: the node that all ways from the root to another one pass last. What only they lead to is *retained* by them.
+//! Immediate dominators of a directed graph: the node that all ways from the root to another one pass last. What only
+//! they lead to is *retained* by them.
 //!
-//! Semidominators are found as by T. Lengauer and R. E. Tarjan (A Fast Algorithm for Finding Dominators in a Flowgraph, TOPLAS 1, 1979) with simple path compression. A node's immediate dominator is
-//! the nearest common ancestor, in the tree of dominators so far, of its parent in the search and its semidominator (L. Georgiadis: Linear-Time Algorithms for Dominators and Related Problems,
-//! 2005, "Semi-NCA"): that takes fewer tables than buckets do. The ancestor is looked for over jump pointers (E. W. Myers: An Applicative Random-Access Stack, IPL 17, 1983), as the bare way up
-//! may be as long as the graph. In all m log n steps, 32 bytes a node, 4 an edge, 12 more for each node that the search has not done with, and nothing recursive.
+//! Semidominators are found as by T. Lengauer and R. E. Tarjan (A Fast Algorithm for Finding Dominators in a Flowgraph,
+//! TOPLAS 1, 1979) with simple path compression. A node's immediate dominator is the nearest common ancestor, in the
+//! tree of dominators so far, of its parent in the search and its semidominator (L. Georgiadis: Linear-Time Algorithms
+//! for Dominators and Related Problems, 2005, "Semi-NCA"): that takes fewer tables than buckets do. The ancestor is
+//! looked for over jump pointers (E. W. Myers: An Applicative Random-Access Stack, IPL 17, 1983), as the bare way up
+//! may be as long as the graph. In all m log n steps, 32 bytes a node, 4 an edge, 12 more for each node that the search
+//! has not done with, and nothing recursive.
 //!
-//! Most blocks of a heap need no search. A node that only one other leads to is dominated by it; if no way from it leads back to what several lead to, it has no part in who dominates the rest.
-//! Such nodes, lists and trees with all that hangs on them, are taken away first, from their ends on.
+//! Most blocks of a heap need no search. A node that only one other leads to is dominated by it; if no way from it
+//! leads back to what several lead to, it has no part in who dominates the rest. Such nodes, lists and trees with all
+//! that hangs on them, are taken away first, from their ends on.
 
 use std::ops::Range;
 
@@ -206,7 +211,8 @@ struct Search {
     parent: Table,
     /// By place: how many edges lead to it. One entry more.
     starts: Table,
-    /// Of nodes that have one edge, as most of a list or of a tree's long branch have, where it leads. To look there is to wait for memory that is in no cache once, not twice.
+    /// Of nodes that have one edge, as most of a list or of a tree's long branch have, where it leads. To look there is
+    /// to wait for memory that is in no cache once, not twice.
     only: Table,
 }
 
@@ -236,7 +242,8 @@ fn search(graph: &impl Successors, root: u32, outer: &Outer) -> Search {
         _ => NONE,
     };
     search.only.0.extend((0..graph.nodes() as u32).map(only));
-    // Nodes with edges that have not been gone. One whose last edge is gone is not come back to: that would be one more look at such memory.
+    // Nodes with edges that have not been gone. One whose last edge is gone is not come back to: that would be one more
+    // look at such memory.
     let mut open: Vec<(u32, Range<u32>)> = Vec::new();
     let (mut from, mut to) = (NONE, root);
     loop {
@@ -272,7 +279,8 @@ fn search(graph: &impl Successors, root: u32, outer: &Outer) -> Search {
     search
 }
 
-/// Of each node, by place, where it is led to from: its part of the list is from its entry in `starts` to the next one's. None if there are too many edges.
+/// Of each node, by place, where it is led to from: its part of the list is from its entry in `starts` to the next
+/// one's. None if there are too many edges.
 fn predecessors(graph: &impl Successors, search: &mut Search) -> Option<Vec<u32>> {
     let Search { order, number, starts, only, .. } = search;
     let nodes = order.len();
@@ -312,7 +320,8 @@ struct Forest {
 }
 
 impl Forest {
-    /// The smallest semidominator on the way from `node` up to, and without, its tree's root. Nodes behind `last` are linked; of others, the node itself.
+    /// The smallest semidominator on the way from `node` up to, and without, its tree's root. Nodes behind `last` are
+    /// linked; of others, the node itself.
     fn eval(&mut self, node: u32, last: u32) -> u32 {
         if node <= last {
             return node;
@@ -387,7 +396,8 @@ mod tests {
     }
 
     proptest! {
-        /// By what the word says: a node dominates what is out of reach without it; the immediate one is dominated by all others that do.
+        /// By what the word says: a node dominates what is out of reach without it; the immediate one is dominated by
+        /// all others that do.
         #[test]
         fn they_are_what_the_definition_says(graph in prop::collection::vec(prop::collection::vec(0u32..24, 0..4), 24)) {
             let graph = Lists::new(graph);

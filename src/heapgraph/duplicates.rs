@@ -37,14 +37,14 @@ pub struct Duplicates {
 }
 
 /// So many bytes of copies are worth a word, ...
-const LEAST: u64 = 64 << 10;
+const MIN_COPIES: u64 = 64 << 10;
 
 /// ... if they are one part in so many of all that is live.
 const PARTS: u64 = 100;
 
 /// Whether so many bytes of copies are worth a word in a heap with so many live bytes.
 pub const fn are_worth_a_word(wasted: u64, live_bytes: u64) -> bool {
-    wasted >= LEAST && wasted >= live_bytes / PARTS
+    wasted >= MIN_COPIES && wasted >= live_bytes / PARTS
 }
 
 /// Text with these in it is taken for a secret, whatever its case.
@@ -68,10 +68,12 @@ const SECRET: [&str; 17] = [
     "-----begin",
 ];
 
-/// Words of so many characters, with digits and letters of both cases, or of upper case only, or in hex, are taken for keys.
+/// Words of so many characters, with digits and letters of both cases, or of upper case only, or in hex, are taken for
+/// keys.
 const KEY_LENGTH: usize = 16;
 
-/// Whether text looks like a secret, which is not to be shown: it says so itself, or has a word in it that looks like a key.
+/// Whether text looks like a secret, which is not to be shown: it says so itself, or has a word in it that looks like a
+/// key.
 pub fn looks_secret(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     SECRET.iter().any(|secret| lower.contains(secret))
@@ -114,7 +116,8 @@ impl Bits {
     }
 }
 
-/// Finds them, and tells at most so many. Blocks with nothing but zeros may not have been used yet: they are left out, as are those that were not read whole.
+/// Finds them, and tells at most so many. Blocks with nothing but zeros may not have been used yet: they are left out,
+/// as are those that were not read whole.
 pub fn find(blocks: &[LiveBlock], contents: &Contents, most: usize) -> Duplicates {
     let counts = |number: usize| contents.looks.get(number) != Some(&Look::Zeros);
     let numbered =

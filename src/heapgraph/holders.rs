@@ -51,7 +51,8 @@ impl<F: FnMut(RootKind, Option<Addr>) -> String> RootNames for F {
     }
 }
 
-/// All that was found. Nodes are numbered: blocks as in the graph, then holders, then the lost blocks' node, then the root of all.
+/// All that was found. Nodes are numbered: blocks as in the graph, then holders, then the lost blocks' node, then the
+/// root of all.
 #[derive(Clone, Debug)]
 pub struct Holdings {
     /// The pointers.
@@ -89,7 +90,8 @@ impl Holdings {
         Self::sum_up(graph, found.naming.names, found.naming.edges, found.owners)
     }
 
-    /// The same of holders that are known: their names, and which of them point to which blocks, with the names of members.
+    /// The same of holders that are known: their names, and which of them point to which blocks, with the names of
+    /// members.
     pub fn of(graph: Graph, names: Vec<String>, root_edges: Vec<RootEdge>) -> Self {
         let mut spread = owners::Spread::new(&graph);
         root_edges.iter().for_each(|(holder, block, _)| spread.begin(*block, *holder));
@@ -194,8 +196,8 @@ const fn is_passing(kind: RootKind) -> bool {
     matches!(kind, RootKind::Stack { .. } | RootKind::Register { .. })
 }
 
-/// Holdings that are being found, step by step: the longest step needs no names. What stacks and registers point to is held by them only where nothing else leads to it: such pointers come and
-/// go, and words of ended calls stay.
+/// Holdings that are being found, step by step: the longest step needs no names. What stacks and registers point to is
+/// held by them only where nothing else leads to it: such pointers come and go, and words of ended calls stay.
 #[derive(Debug)]
 pub struct Finding<'a> {
     graph: &'a Graph,

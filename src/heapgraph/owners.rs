@@ -1,10 +1,13 @@
-//! Which holder alone leads to each block, and what the largest blocks retain: all that a summary tells of who holds what. The whole tree of who retains whom
-//! ([`super::retention`]) takes several times as long.
+//! Which holder alone leads to each block, and what the largest blocks retain: all that a summary tells of who holds
+//! what. The whole tree of who retains whom ([`super::retention`]) takes several times as long.
 //!
-//! Each block has the holder from which it was reached; if another one reaches it, too, it has several, and so has all behind it. Its owner changes twice at most. Beside that it has
-//! one bit for each of the largest blocks: that a way leads to it which does not pass that one. What can be reached, but not without the large block, would be free without it.
+//! Each block has the holder from which it was reached; if another one reaches it, too, it has several, and so has all
+//! behind it. Its owner changes twice at most. Beside that it has one bit for each of the largest blocks: that a way
+//! leads to it which does not pass that one. What can be reached, but not without the large block, would be free
+//! without it.
 //!
-//! All ways are gone side by side: each step waits for memory that is in no cache, and the processor waits for many at once if none depends on another.
+//! All ways are gone side by side: each step waits for memory that is in no cache, and the processor waits for many at
+//! once if none depends on another.
 
 use crate::leaks::Graph;
 use std::ops::Range;
@@ -97,7 +100,8 @@ pub(super) struct Spread<'a> {
     states: Vec<State>,
     /// The largest blocks; [`NONE`] where there are not so many.
     large: [u32; LARGEST],
-    /// Blocks of which more is known than what they lead to was told: those that several holders have, those that one has, and large ones.
+    /// Blocks of which more is known than what they lead to was told: those that several holders have, those that one
+    /// has, and large ones.
     several: Vec<u32>,
     single: Vec<u32>,
     delayed: Vec<u32>,
@@ -123,7 +127,8 @@ impl<'a> Spread<'a> {
     pub(super) fn run(&mut self) {
         let (mut work, mut room) = (Vec::new(), Room::default());
         loop {
-            // What several have goes first, and what is behind the large blocks last: most blocks are then gone through once.
+            // What several have goes first, and what is behind the large blocks last: most blocks are then gone through
+            // once.
             if !self.several.is_empty() {
                 std::mem::swap(&mut work, &mut self.several);
                 self.carry_on(&work, true, &mut room);
@@ -171,7 +176,8 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Adds the steps along `edges` to those that are to be noted. A block may have millions of pointers: they are noted in between.
+    /// Adds the steps along `edges` to those that are to be noted. A block may have millions of pointers: they are
+    /// noted in between.
     fn follow(&mut self, state: State, edges: Range<u32>, steps: &mut Vec<(u32, State)>) {
         for start in edges.clone().step_by(MAX_STEPS) {
             if steps.len() >= MAX_STEPS {
@@ -240,7 +246,8 @@ fn largest(graph: &Graph) -> [u32; LARGEST] {
     found.map(|(_, number)| number)
 }
 
-/// The blocks from which all that is not `reached` can be, and none of which another one leads to: in two rounds, as a later one may lead to an earlier one.
+/// The blocks from which all that is not `reached` can be, and none of which another one leads to: in two rounds, as a
+/// later one may lead to an earlier one.
 fn lost_heads(graph: &Graph, reached: impl Fn(u32) -> bool) -> Vec<u32> {
     let blocks = graph.blocks().len() as u32;
     let marks = || (0..blocks).map(&reached).collect::<Vec<bool>>();

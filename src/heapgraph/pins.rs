@@ -7,8 +7,8 @@ use crate::addr::Addr;
 
 const PAGE: u64 = 4096;
 
-/// glibc maps blocks of so many bytes and more one by one, unless it has learnt from frees to do so later (`DEFAULT_MMAP_THRESHOLD`); and gives back the end of the main arena
-/// from so much on (`DEFAULT_TRIM_THRESHOLD`).
+/// glibc maps blocks of so many bytes and more one by one, unless it has learnt from frees to do so later
+/// (`DEFAULT_MMAP_THRESHOLD`); and gives back the end of the main arena from so much on (`DEFAULT_TRIM_THRESHOLD`).
 const THRESHOLD: u64 = 128 << 10;
 
 /// What would keep free memory from staying.

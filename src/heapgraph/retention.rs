@@ -13,7 +13,8 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Finds it for holders that point to blocks (`root_edges`: holder, block, sorted), and for lost blocks, which hang on their heads.
+    /// Finds it for holders that point to blocks (`root_edges`: holder, block, sorted), and for lost blocks, which hang
+    /// on their heads.
     pub(super) fn find(graph: &Graph, holders: usize, root_edges: &[(u32, u32)], lost_heads: &[u32]) -> Self {
         let starts: Vec<u32> =
             (0..=holders as u32).map(|holder| root_edges.partition_point(|edge| edge.0 < holder) as u32).collect();
@@ -52,7 +53,8 @@ fn at(of: &[u64], node: usize) -> u64 {
     of.get(node).copied().unwrap_or(0)
 }
 
-/// The graph with its holders. Its edges are numbered: those of blocks as in the graph, then those of holders, those to the heads of lost blocks, those of the root of all.
+/// The graph with its holders. Its edges are numbered: those of blocks as in the graph, then those of holders, those to
+/// the heads of lost blocks, those of the root of all.
 struct Nodes<'a> {
     graph: &'a Graph,
     holders: u32,

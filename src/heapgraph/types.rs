@@ -77,7 +77,8 @@ const TREE: (&str, Certainty) = ("node of a std::map or std::set", Certainty::In
 const LIST: (&str, Certainty) = ("node of a std::list", Certainty::Inferred);
 
 impl Types {
-    /// Finds them: by their own tables, then as they are declared, then by how they look. What looks like nothing is told by its pointers, where they are those of a container's nodes.
+    /// Finds them: by their own tables, then as they are declared, then by how they look. What looks like nothing is
+    /// told by its pointers, where they are those of a container's nodes.
     pub fn find(graph: &Graph, looks: &[Look], layouts: Layouts, names: &mut dyn TableNames) -> Self {
         let mut types = Self { of_block: Vec::with_capacity(graph.blocks().len()), ..Self::default() };
         let mut known: FxHashMap<(Type, u32), u32> = FxHashMap::default();
@@ -177,7 +178,8 @@ impl Types {
     }
 }
 
-/// A node of a libstdc++ tree (`_Rb_tree_node_base`: colour, parent, left, right) has a parent that has it as a child, or, at the top, a header as its parent, whose parent it is.
+/// A node of a libstdc++ tree (`_Rb_tree_node_base`: colour, parent, left, right) has a parent that has it as a child,
+/// or, at the top, a header as its parent, whose parent it is.
 fn is_tree_node(graph: &Graph, block: u32) -> bool {
     let at = |block: u32, offset: u64| graph.pointer_at(block, offset);
     let leads =
@@ -192,7 +194,8 @@ fn is_tree_node(graph: &Graph, block: u32) -> bool {
     }
 }
 
-/// A node of a libc++ tree (`__tree_node_base`: left, right, parent, colour): it is one of the children that its parent has, which are two different ones, and its own children know it.
+/// A node of a libc++ tree (`__tree_node_base`: left, right, parent, colour): it is one of the children that its parent
+/// has, which are two different ones, and its own children know it.
 fn is_libcxx_tree_node(graph: &Graph, block: u32) -> bool {
     let at = |block: u32, offset: u64| graph.pointer_at(block, offset);
     let leads = |from: u32, offset: u64, to: u32| {
@@ -211,7 +214,8 @@ fn is_libcxx_tree_node(graph: &Graph, block: u32) -> bool {
     }
 }
 
-/// A node of a list of libstdc++ (`_List_node_base`: next, prev) or libc++ (`__list_node_base`: prev, next): the next one's prev is it, or the prev one's next.
+/// A node of a list of libstdc++ (`_List_node_base`: next, prev) or libc++ (`__list_node_base`: prev, next): the next
+/// one's prev is it, or the prev one's next.
 fn is_list_node(graph: &Graph, block: u32) -> bool {
     let at = |block: u32, offset: u64| graph.pointer_at(block, offset);
     let back = |to: Option<crate::leaks::Pointer>, offset: u64| {

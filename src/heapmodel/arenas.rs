@@ -1,4 +1,5 @@
-//! In which arenas of glibc blocks lay that other threads have freed: known by the addresses of the blocks, once the parts of the arenas are told.
+//! In which arenas of glibc blocks lay that other threads have freed: known by the addresses of the blocks, once the
+//! parts of the arenas are told.
 
 use super::HeapModel;
 use crate::addr::{Addr, StackId};
@@ -6,8 +7,8 @@ use crate::figures::{Arena, CrossThreadFreed};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// glibc's arenas, but for the main one, consist of heaps, each of which begins at a multiple of 2 to this power and has no more bytes than that (`HEAP_MAX_SIZE` in malloc/arena.c): what lies
-/// between two multiples is of one arena.
+/// glibc's arenas, but for the main one, consist of heaps, each of which begins at a multiple of 2 to this power and
+/// has no more bytes than that (`HEAP_MAX_SIZE` in malloc/arena.c): what lies between two multiples is of one arena.
 const SPAN_BITS: u32 = 26;
 
 /// So many pairs of a stack and a span are kept apart.
@@ -87,7 +88,8 @@ impl Arenas {
 }
 
 impl HeapModel {
-    /// How many blocks were freed by another thread than the one that had allocated them, and how many in all. Cheap. Where blocks are sampled the first is 0.
+    /// How many blocks were freed by another thread than the one that had allocated them, and how many in all. Cheap.
+    /// Where blocks are sampled the first is 0.
     pub const fn freed_elsewhere(&self) -> (u64, u64) {
         (self.arenas.freed_elsewhere, self.totals.frees)
     }

@@ -1,9 +1,9 @@
-//! When blocks were born. A block knows which allocation of the process it was, and no time: here are the times of some allocations, from which that of
-//! each follows nearly.
+//! When blocks were born. A block knows which allocation of the process it was, and no time: here are the times of some
+//! allocations, from which that of each follows nearly.
 //!
-//! Times of young blocks are known finely, of old ones coarsely: each level keeps the first allocation in each of the latest steps of time in which there was
-//! one, and its steps are four times as long as those of the level before. So what is wrong with an age is less than the finest step, or than a
-//! sixtieth of the age.
+//! Times of young blocks are known finely, of old ones coarsely: each level keeps the first allocation in each of the
+//! latest steps of time in which there was one, and its steps are four times as long as those of the level before. So
+//! what is wrong with an age is less than the finest step, or than a sixtieth of the age.
 
 /// So many steps each level remembers. A power of two.
 const STEPS: usize = 256;
@@ -68,7 +68,8 @@ impl BirthTimes {
         }
     }
 
-    /// For how long the block has lived now that was this allocation, in nanoseconds. Allocations from before the first that was noted count from that one on.
+    /// For how long the block has lived now that was this allocation, in nanoseconds. Allocations from before the first
+    /// that was noted count from that one on.
     #[inline(always)]
     pub(super) fn age(&mut self, number: u64, now_ns: u64) -> u64 {
         let born = if number >= self.newest.number {

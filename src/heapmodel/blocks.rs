@@ -1,8 +1,8 @@
 //! The blocks: one entry of 24 bytes for each that is live, and for those that were freed lately.
 //!
-//! What was freed last tells a double free from a free of what was never allocated. The entry of a freed block stays where it is, so
-//! that to remember it costs nothing; allocators hand out the same addresses again and again, and a new block finds the entry that it
-//! replaces. What has expired is replaced when its bucket is full.
+//! What was freed last tells a double free from a free of what was never allocated. The entry of a freed block stays
+//! where it is, so that to remember it costs nothing; allocators hand out the same addresses again and again, and a new
+//! block finds the entry that it replaces. What has expired is replaced when its bucket is full.
 //!
 //! A table doubles when it is full, and holds old and new entries meanwhile. With one table for all blocks that would
 //! be three times the need at the worst moment; with 256 tables, only one of which grows at a time, the excess is
@@ -16,7 +16,8 @@ use table::{Table, shard_of};
 
 const SHARDS: usize = 256;
 
-/// The largest size that an entry holds, in bytes: the whole of the half of a 48-bit address space that is a process's. More can't be allocated.
+/// The largest size that an entry holds, in bytes: the whole of the half of a 48-bit address space that is a process's.
+/// More can't be allocated.
 pub(super) const MAX_SIZE: u64 = (1 << SIZE_BITS) - 1;
 const SIZE_BITS: u32 = 47;
 
@@ -213,7 +214,8 @@ impl Blocks {
         self.entry(addr)?.block()
     }
 
-    /// The block at this address that is not live, if its free is one of the latest, of which there are at least `GENERATION * REMEMBERED`.
+    /// The block at this address that is not live, if its free is one of the latest, of which there are at least
+    /// `GENERATION * REMEMBERED`.
     pub(super) fn freed(&self, addr: Addr) -> Option<Freed> {
         let entry = self.entry(addr).filter(|entry| !entry.is_live() && entry.is_of_use(self.oldest))?;
         Some(Freed { size: entry.size(), site: entry.site, free_stack: StackId(entry.birth_or_stack) })

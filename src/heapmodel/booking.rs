@@ -151,8 +151,8 @@ impl HeapModel {
         }
     }
 
-    /// The allocator has handed out an address where the model holds a block: that one was freed by a realloc that has not
-    /// returned yet, or by what we did not see.
+    /// The allocator has handed out an address where the model holds a block: that one was freed by a realloc that has
+    /// not returned yet, or by what we did not see.
     #[cold]
     #[inline(never)]
     fn displace(&mut self, addr: Addr, block: Block) {
@@ -251,15 +251,16 @@ impl HeapModel {
         Some(self.pending.remove(at))
     }
 
-    /// Books the end of a block that is not live any more in the table. Returns whether the call contradicts what is known of it.
+    /// Books the end of a block that is not live any more in the table. Returns whether the call contradicts what is
+    /// known of it.
     #[inline(always)]
     fn release(&mut self, addr: Addr, block: Block, by: FreedBy<'_>) -> bool {
         self.capacities.end(addr, block);
         self.give_back(addr, block, true, by)
     }
 
-    /// Books that `block`, or so many bytes of it, is given back; it `ends` with the last of them. Returns whether the call contradicts what is known
-    /// of it.
+    /// Books that `block`, or so many bytes of it, is given back; it `ends` with the last of them. Returns whether the
+    /// call contradicts what is known of it.
     #[inline(always)]
     pub(super) fn give_back(&mut self, addr: Addr, block: Block, ends: bool, by: FreedBy<'_>) -> bool {
         let (objects, size, records_all) = (u64::from(ends), block.size, self.records_all());
@@ -328,7 +329,8 @@ impl HeapModel {
         contradicts
     }
 
-    /// Reports the free of a live block by a function of another family, or with another size or alignment than it was allocated with.
+    /// Reports the free of a live block by a function of another family, or with another size or alignment than it was
+    /// allocated with.
     #[cold]
     #[inline(never)]
     fn judge_free(&mut self, addr: Addr, block: Block, given_size: Option<u64>, by: &Call) {

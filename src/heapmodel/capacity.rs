@@ -1,4 +1,5 @@
-//! Capacity that was never written: what was told of a live block counts when the block ends, and at the end of all for those that live then.
+//! Capacity that was never written: what was told of a live block counts when the block ends, and at the end of all for
+//! those that live then.
 
 use super::HeapModel;
 use super::blocks::Block;
@@ -53,7 +54,8 @@ impl Capacities {
 }
 
 impl HeapModel {
-    /// So many bytes at the end of this block were never written so far. Blocks that came with a fork are their parent's.
+    /// So many bytes at the end of this block were never written so far. Blocks that came with a fork are their
+    /// parent's.
     pub(super) fn note_unwritten(&mut self, addr: Addr, bytes: u64) {
         let Some(block) = self.blocks.get(addr).filter(|block| block.birth > self.inherited_births) else { return };
         let Some(stack) = self.sites.get(block.site).map(|site| site.stack()) else { return };

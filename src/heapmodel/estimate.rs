@@ -36,7 +36,8 @@ impl Figures {
         }
     }
 
-    /// The histograms; where blocks are sampled, as far as `sites` tell: not how long blocks lived, as that is counted in allocations.
+    /// The histograms; where blocks are sampled, as far as `sites` tell: not how long blocks lived, as that is counted
+    /// in allocations.
     pub(super) fn histograms_of(&self, sites: impl Iterator<Item = SiteStats>) -> Histograms {
         if self.sample_interval == 0 {
             return Histograms { size: histogram(&self.sizes), lifetime: histogram(&self.lifetimes) };

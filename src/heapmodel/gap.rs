@@ -4,8 +4,9 @@ use rustc_hash::FxHashSet;
 
 /// What is in doubt since a process was last unobserved.
 ///
-/// When the gap ends, a thread may be within a call that began unseen: so the block that it is handed then is not seen either. It may have an address that another thread was seen to free
-/// since. That is over when the thread is seen to call again.
+/// When the gap ends, a thread may be within a call that began unseen: so the block that it is handed then is not seen
+/// either. It may have an address that another thread was seen to free since. That is over when the thread is seen to
+/// call again.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Gap {
     /// Blocks born up to here may have been freed unseen.

@@ -1,8 +1,9 @@
-//! Buffers that grow bit by bit: by realloc to a larger size, or as `std::vector` does it, by a new block of up to twice the size, into which all is copied
-//! before the old one is freed.
+//! Buffers that grow bit by bit: by realloc to a larger size, or as `std::vector` does it, by a new block of up to
+//! twice the size, into which all is copied before the old one is freed.
 //!
-//! The second kind is told by a free: the thread's newest block comes from the same stack as the one that it frees, and is larger by so much that
-//! the smaller one may have been full. Which block came of which is known for a bounded number of them, so that series may be taken for shorter ones.
+//! The second kind is told by a free: the thread's newest block comes from the same stack as the one that it frees, and
+//! is larger by so much that the smaller one may have been full. Which block came of which is known for a bounded
+//! number of them, so that series may be taken for shorter ones.
 
 use crate::addr::{Addr, StackId};
 use crate::figures::Growth;
@@ -11,8 +12,8 @@ use rustc_hash::FxHashMap;
 /// So many blocks at once are known to have grown.
 const REMEMBERED: usize = 1 << 12;
 
-/// Whole pages behind a header of so many bytes are blocks that glibc has mapped each for itself, of at least [`MIN_MAPPED`] bytes: mremap(2) moves
-/// those, which copies nothing.
+/// Whole pages behind a header of so many bytes are blocks that glibc has mapped each for itself, of at least
+/// [`MIN_MAPPED`] bytes: mremap(2) moves those, which copies nothing.
 const MAPPED_AT: u64 = 16;
 const PAGE: u64 = 4096;
 const MIN_MAPPED: u64 = 128 << 10;
@@ -46,8 +47,8 @@ pub(super) struct Stage {
     pub(super) bytes: u64,
 }
 
-/// Whether a new block of this size is what becomes of one that was full: from one and a half times its size to twice, and a little more for
-/// what a string has behind its end, or a header.
+/// Whether a new block of this size is what becomes of one that was full: from one and a half times its size to twice,
+/// and a little more for what a string has behind its end, or a header.
 pub(super) const fn is_next_capacity(old: u64, new: u64) -> bool {
     const HEADER: u64 = 32;
     let least = old.saturating_add(old / 2);

@@ -1,5 +1,5 @@
-//! What the program maps by itself. It counts as blocks do, in the same sites and totals, but lies apart from them: blocks that a program's
-//! own allocator hands out may begin where a mapping does, and a mapping may end bit by bit.
+//! What the program maps by itself. It counts as blocks do, in the same sites and totals, but lies apart from them:
+//! blocks that a program's own allocator hands out may begin where a mapping does, and a mapping may end bit by bit.
 //!
 //! A mapping is one object until nothing is left of it; its bytes are given back as they go.
 

@@ -27,7 +27,8 @@ impl Default for Latest {
     }
 }
 
-/// By serial numbers of threads. A thread mostly follows itself, so that its allocation stands apart from the table of all.
+/// By serial numbers of threads. A thread mostly follows itself, so that its allocation stands apart from the table of
+/// all.
 ///
 /// The block may be dead; what is live at its address then is another thread's.
 #[derive(Clone, Debug, Default)]

@@ -1,8 +1,8 @@
 //! What happened between two snapshots of one heap: a part of a series of profiles.
 //!
-//! Allocations, frees and errors of a part are those of its period; what is live is what is live at its end. The peak is told in the
-//! part in whose period it was reached: a later part has none, unless it went higher. So the sums of all parts, with the live blocks
-//! of the last and the highest peak, are those of the last snapshot.
+//! Allocations, frees and errors of a part are those of its period; what is live is what is live at its end. The peak
+//! is told in the part in whose period it was reached: a later part has none, unless it went higher. So the sums of all
+//! parts, with the live blocks of the last and the highest peak, are those of the last snapshot.
 
 use super::{HeapError, SiteKey, SiteStats, Snapshot};
 use crate::addr::StackId;
@@ -69,8 +69,8 @@ impl Counted {
 }
 
 impl Snapshot {
-    /// What happened since `earlier`, of the same heap; times stay as they are. The timeline has the points behind `start_ns`. Sites
-    /// where nothing happened and nothing lives are left out.
+    /// What happened since `earlier`, of the same heap; times stay as they are. The timeline has the points behind
+    /// `start_ns`. Sites where nothing happened and nothing lives are left out.
     #[must_use]
     pub fn since(&self, earlier: &Counted, start_ns: u64) -> Self {
         let before = &earlier.totals;
@@ -163,7 +163,8 @@ mod tests {
     use crate::addr::FunctionId;
     use proptest::prelude::*;
 
-    /// What happens at one of a few sites in one period: allocated and freed blocks of its size, and whether the peak is there.
+    /// What happens at one of a few sites in one period: allocated and freed blocks of its size, and whether the peak
+    /// is there.
     type Step = (u32, u64, u64, bool);
 
     /// Cumulative snapshots of made-up periods.

@@ -1,8 +1,8 @@
 //! What each test of a test program does with the heap.
 //!
-//! A block is that of the test in which it was allocated: the one that runs in the allocating thread, or in the thread that has made this one, or,
-//! where tests run one after the other, the one that runs. Births count up, so that the tests of all blocks are known by the births at which the test
-//! changed.
+//! A block is that of the test in which it was allocated: the one that runs in the allocating thread, or in the thread
+//! that has made this one, or, where tests run one after the other, the one that runs. Births count up, so that the
+//! tests of all blocks are known by the births at which the test changed.
 
 use super::HeapModel;
 use crate::addr::{TaskId, TestId};
@@ -60,13 +60,15 @@ const MAX_OWNERS: u64 = 4096;
 /// So many tests may run at a time; with more, the oldest has ended.
 const MAX_RUNNING: usize = 4096;
 
-/// So many blocks of one thread are kept until its maker is known; one that has allocated more is none that has just been made.
+/// So many blocks of one thread are kept until its maker is known; one that has allocated more is none that has just
+/// been made.
 const MAX_EARLY: u32 = 1000;
 
 /// So many blocks of all such threads.
 const MAX_EARLY_OF_ALL: usize = 1 << 16;
 
-/// A block of a thread whose maker is not known: a thread may be seen, and allocate, before the call has returned that has made it.
+/// A block of a thread whose maker is not known: a thread may be seen, and allocate, before the call has returned that
+/// has made it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Early {
     task: u32,
@@ -187,7 +189,8 @@ impl Tests {
         })
     }
 
-    /// A block was born, one of so many that live. Its number is greater than those of all before. Returns whether [`Self::keep_owners`] is due.
+    /// A block was born, one of so many that live. Its number is greater than those of all before. Returns whether
+    /// [`Self::keep_owners`] is due.
     #[inline]
     pub(super) fn born(&mut self, birth: u64, task: u32, size: u64, live: u64) -> bool {
         if self.figures.is_empty() {
@@ -197,7 +200,8 @@ impl Tests {
         self.owners.len() as u64 > 2 * live + MAX_OWNERS
     }
 
-    /// Forgets whose the blocks were that are gone: with tests side by side, the test changes at nearly every birth. `births`: of all that live.
+    /// Forgets whose the blocks were that are gone: with tests side by side, the test changes at nearly every birth.
+    /// `births`: of all that live.
     fn keep_owners(&mut self, mut births: Vec<u64>) {
         births.sort_unstable();
         let all = std::mem::take(&mut self.owners);
@@ -264,7 +268,8 @@ impl Tests {
         })
     }
 
-    /// The process is a copy: only what runs in its one thread goes on, as something new. Inherited blocks are none of its tests'.
+    /// The process is a copy: only what runs in its one thread goes on, as something new. Inherited blocks are none of
+    /// its tests'.
     pub(super) fn fork(&mut self, parent: u32, child: u32, births: u64) {
         let before = std::mem::take(self);
         let run = before.place_of(parent).and_then(|at| before.running.get(at));

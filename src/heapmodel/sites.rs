@@ -26,8 +26,8 @@ const MANY_TIMES: usize = 8;
 /// The id of no site.
 const NONE: u32 = u32::MAX;
 
-/// A site: [`SiteKey`] and [`SiteStats`]. The first 64 bytes, one line of the processor's cache, hold the key and all that a free changes in the
-/// site that it is charged to.
+/// A site: [`SiteKey`] and [`SiteStats`]. The first 64 bytes, one line of the processor's cache, hold the key and all
+/// that a free changes in the site that it is charged to.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 pub(super) struct Site {
@@ -85,8 +85,8 @@ impl Site {
         }
     }
 
-    /// Must be called before `live` changes. `epoch` counts the maxima of the heap so far: if there was a new one since the
-    /// last change, then what is live now was live then.
+    /// Must be called before `live` changes. `epoch` counts the maxima of the heap so far: if there was a new one since
+    /// the last change, then what is live now was live then.
     pub(super) fn keep_peak_figures(&mut self, epoch: u64) {
         if self.peak_epoch != epoch {
             self.peak_epoch = epoch;
@@ -264,7 +264,8 @@ impl Sites {
         }
     }
 
-    /// The same for the free of a block of the site `of`, whose [`Site::charged`] is `before`: most are freed where the one before was.
+    /// The same for the free of a block of the site `of`, whose [`Site::charged`] is `before`: most are freed where the
+    /// one before was.
     #[inline(always)]
     pub(super) fn intern_charged(&mut self, of: u32, before: u32, key: SiteKey, epoch: u64) -> u32 {
         if self.is_of(before, &key) {
@@ -408,7 +409,8 @@ impl SiteKey {
         crate::sampling::weight(self.size, self.interval)
     }
 
-    /// hashbrown takes the lowest bits for the place and the highest seven for the tag. Two keys that differ in stack and thread only differ in it, too.
+    /// hashbrown takes the lowest bits for the place and the highest seven for the tag. Two keys that differ in stack
+    /// and thread only differ in it, too.
     const fn place_hash(&self) -> u64 {
         let call = (self.stack.0 as u64) << 32 | self.task as u64;
         let block = self.size ^ self.interval.rotate_left(32) ^ (self.function.0 as u64) << 48;
@@ -417,8 +419,9 @@ impl SiteKey {
     }
 }
 
-/// Where [`Sites::latest`], with so many places, may have the site of this key. Stacks that were met one after the other are next to each
-/// other there, for one size, thread and function. Keys that differ in their interval alone share a place.
+/// Where [`Sites::latest`], with so many places, may have the site of this key. Stacks that were met one after the
+/// other are next to each other there, for one size, thread and function. Keys that differ in their interval alone
+/// share a place.
 #[inline(always)]
 const fn place_of(key: &SiteKey, places: usize) -> usize {
     let rest = key.size ^ (key.task as u64) << 32 ^ (key.function.0 as u64) << 48;

@@ -70,7 +70,8 @@ fn a_dead_block_counts_where_it_was_allocated_and_where_it_was_freed() {
     assert_eq!((snapshot.totals.peak_bytes, snapshot.totals.peak_blocks), (150, 2));
 }
 
-/// Blocks from before are live, and never allocated; their frees and moves match, and what their size was asked to be nobody knows.
+/// Blocks from before are live, and never allocated; their frees and moves match, and what their size was asked to be
+/// nobody knows.
 #[test]
 fn blocks_from_before_are_live_until_they_are_freed() {
     let existing = |block: u64, size: u64| EventKind::Existing { block: Addr(block), size };
@@ -104,7 +105,8 @@ fn blocks_from_before_are_live_until_they_are_freed() {
     assert!(snapshot.errors.is_empty() && !snapshot.frees_unseen, "{:?}", snapshot.errors);
 }
 
-/// An allocation that was not seen may have got the address of a block that was freed before: its free is no second one.
+/// An allocation that was not seen may have got the address of a block that was freed before: its free is no second
+/// one.
 #[test]
 fn frees_of_unseen_blocks_are_no_double_frees() {
     let mut model = model(&[alloc(16, 9, 1, 5), free(16, 1, 6)]);
@@ -122,8 +124,8 @@ fn frees_of_unseen_blocks_are_no_double_frees() {
     assert_eq!(model.snapshot().anomalies.double_frees, 2);
 }
 
-/// A block was freed unseen, as its address is handed out again. So others may have been allocated unseen. Where an address was
-/// freed twice before, that explains it.
+/// A block was freed unseen, as its address is handed out again. So others may have been allocated unseen. Where an
+/// address was freed twice before, that explains it.
 #[test]
 fn frees_of_what_is_not_live_are_certain_only_where_no_free_is_missed() {
     let kinds = |model: &HeapModel| model.snapshot().errors.iter().map(|error| error.kind).collect::<Vec<_>>();
@@ -139,7 +141,8 @@ fn frees_of_what_is_not_live_are_certain_only_where_no_free_is_missed() {
     assert_eq!((snapshot.anomalies.double_frees, snapshot.anomalies.unknown_frees, snapshot.unseen_frees), (1, 1, 1));
 }
 
-/// What an allocator does that takes an invalid free for a good one: the block around the address is handed out once more.
+/// What an allocator does that takes an invalid free for a good one: the block around the address is handed out once
+/// more.
 #[test]
 fn an_invalid_free_explains_an_address_that_is_handed_out_twice() {
     let model = model(&[alloc(16, 90, 1, 5), free(64, 1, 6), alloc(16, 90, 1, 5)]);
@@ -159,7 +162,8 @@ fn a_gap_makes_older_blocks_doubtful() {
     assert!(run(model, &[alloc(16, 90, 1, 5)]).snapshot().frees_unseen, "what came after the gap was seen");
 }
 
-/// A thread may be within an unseen call when a gap ends: the block that it is handed may have the address of one that another thread freed since.
+/// A thread may be within an unseen call when a gap ends: the block that it is handed may have the address of one that
+/// another thread freed since.
 #[test]
 fn a_call_that_began_in_a_gap_hands_out_what_was_freed_after_it() {
     let by_other = |mut event: EventKind| {

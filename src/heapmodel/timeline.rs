@@ -16,8 +16,8 @@ struct Interval {
     last: TimelinePoint,
 }
 
-/// Divides time into equal intervals and keeps of each the highest moment and the last: the peak is always there, exactly,
-/// and so is the state before each pause. When there are too many, intervals double.
+/// Divides time into equal intervals and keeps of each the highest moment and the last: the peak is always there,
+/// exactly, and so is the state before each pause. When there are too many, intervals double.
 #[derive(Clone, Debug)]
 pub(super) struct Timeline {
     /// Those that have ended.
@@ -35,7 +35,8 @@ impl Timeline {
 
     #[inline(always)]
     pub(super) fn record(&mut self, mut point: TimelinePoint) {
-        // Several threads' clocks are read in another order than their events are handled. The end of an interval is later than all in it.
+        // Several threads' clocks are read in another order than their events are handled. The end of an interval is
+        // later than all in it.
         point.t_ns = point.t_ns.min(u64::MAX - 1).max(self.current.last.t_ns);
         if point.t_ns < self.end_ns {
             self.current.last = point;

@@ -3,7 +3,8 @@
 use crate::allocators::Family;
 use crate::event::Call;
 
-/// What is known of the block of a call, or of all blocks of a site: in a form that is compared fast, as it is at each call.
+/// What is known of the block of a call, or of all blocks of a site: in a form that is compared fast, as it is at each
+/// call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Traits {
     /// None: not known, or not the same for all.

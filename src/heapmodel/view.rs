@@ -1,7 +1,8 @@
 //! An immutable view of the model at one moment, which shares its tables with it.
 //!
-//! To make one takes the tracer thread some hundred reference counts, whatever the number of blocks. What the model changes afterwards
-//! it copies first, piece by piece: 256 sites, or 1/256 of the blocks. The figures are summed up on the thread that wants them.
+//! To make one takes the tracer thread some hundred reference counts, whatever the number of blocks. What the model
+//! changes afterwards it copies first, piece by piece: 256 sites, or 1/256 of the blocks. The figures are summed up on
+//! the thread that wants them.
 
 use super::blocks::Blocks;
 use super::booking::count;
@@ -145,7 +146,8 @@ impl HeapView {
         self.blocks.iter().flat_map(Blocks::iter).map(move |(addr, block)| live_block(addr, &block, inherited))
     }
 
-    /// Which allocation the live block at this address was, counted from 1. None if there is no such block, or blocks were not asked for.
+    /// Which allocation the live block at this address was, counted from 1. None if there is no such block, or blocks
+    /// were not asked for.
     pub fn birth(&self, addr: Addr) -> Option<u64> {
         self.blocks.as_ref()?.get(addr).map(|block| block.birth)
     }
@@ -155,8 +157,8 @@ impl HeapView {
         self.sites.stats_of(id.0, self.figures.peak_epoch)
     }
 
-    /// The blocks that are live and were born later than `births` others: as a snapshot in which nothing else ever happened. None if
-    /// single blocks were not asked for.
+    /// The blocks that are live and were born later than `births` others: as a snapshot in which nothing else ever
+    /// happened. None if single blocks were not asked for.
     pub fn survivors(&self, births: u64) -> Option<Snapshot> {
         let mut by_site: FxHashMap<u32, Amount> = FxHashMap::default();
         let mut figures = Figures { sizes: [0; 65], lifetimes: [0; 65], sampled_reallocations: 0.0, ..self.figures };

@@ -1,7 +1,8 @@
 //! Spreads types over blocks: from where they are known, along pointers of known types.
 //!
-//! Each block is typed once, by the best that is known of it: its own tables, then the first pointer with a declared type that leads to its start (those of variables first, then by the
-//! number of pointers on the way). Where a pointer's type can't be right (the block is too small for it) it tells nothing.
+//! Each block is typed once, by the best that is known of it: its own tables, then the first pointer with a declared
+//! type that leads to its start (those of variables first, then by the number of pointers on the way). Where a
+//! pointer's type can't be right (the block is too small for it) it tells nothing.
 
 use super::{Finish, Places, TypeId, TypeTable};
 use crate::addr::Addr;
@@ -45,7 +46,8 @@ pub trait Blocks {
     /// Its pointers, in the order of their places.
     fn edges(&self, block: u32) -> impl Iterator<Item = Edge>;
 
-    /// Has the processor load what will be asked for of some blocks and of those that they lead to, which are added to `targets`: of many at once, where the questions come one after the other.
+    /// Has the processor load what will be asked for of some blocks and of those that they lead to, which are added to
+    /// `targets`: of many at once, where the questions come one after the other.
     fn load(&self, blocks: &[u32], targets: &mut Vec<u32>);
 }
 
@@ -226,7 +228,8 @@ impl<B: Blocks> Spreading<'_, B> {
         count > 0 && told.is_some_and(|told| told <= usable && usable - told <= rounding(usable))
     }
 
-    /// Whether a block can be several of a type: there is room for them and for hardly more, and pointers lie only where elements may have some.
+    /// Whether a block can be several of a type: there is room for them and for hardly more, and pointers lie only
+    /// where elements may have some.
     fn is_array(&mut self, block: u32, of: TypeId, usable: u64) -> bool {
         let size = self.table.size(of);
         if size == 0 || usable / size < 2 || usable % size > rounding(usable) || self.table.is_open(of) {

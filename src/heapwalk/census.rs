@@ -1,6 +1,7 @@
 //! Which byte of a process's resident memory is what: a heap's blocks and free memory, and what is no heap.
 //!
-//! Pages are resident, bytes are used: of a page that holds a live block and a free one each gets what is its own, so that the sum is the resident memory.
+//! Pages are resident, bytes are used: of a page that holds a live block and a free one each gets what is its own, so
+//! that the sum is the resident memory.
 
 use super::{Allocator, Region, State, Walk};
 use crate::addr::Addr;
@@ -98,7 +99,8 @@ impl Pages {
     }
 }
 
-/// Looks at ranges that lie one behind the other, as millions of chunks do: each begins where the last one was, or in the next part.
+/// Looks at ranges that lie one behind the other, as millions of chunks do: each begins where the last one was, or in
+/// the next part.
 struct Along<'p> {
     pages: &'p Pages,
     /// The first part of either list that ends behind the last range's start.
@@ -116,7 +118,8 @@ impl Along<'_> {
     }
 }
 
-/// How many bytes of `range` lie in `parts`. `first`: where to look first for the first part that ends behind its start; set to that.
+/// How many bytes of `range` lie in `parts`. `first`: where to look first for the first part that ends behind its
+/// start; set to that.
 fn overlap(parts: &[Range<Addr>], first: &mut usize, range: &Range<Addr>) -> u64 {
     let ends_before = |at: usize| parts.get(at).is_some_and(|part| part.end <= range.start);
     let is_first = |at: usize| !ends_before(at) && (at == 0 || ends_before(at - 1));
@@ -204,7 +207,8 @@ pub fn take(walk: Option<&Walk>, mappings: &[Mapping], stack_pointers: &[Addr], 
     census
 }
 
-/// What lies between a region's chunks: where it is understood, the program's in glibc's heap, by sbrk(2), and what is lost by rounding in others'.
+/// What lies between a region's chunks: where it is understood, the program's in glibc's heap, by sbrk(2), and what is
+/// lost by rounding in others'.
 const fn between(allocator: Option<Allocator>, region: &Region) -> Use {
     match allocator {
         _ if region.broken_at.is_some() => Use::Unknown,

@@ -1,11 +1,12 @@
 //! glibc's malloc from 2.26 on, walked from outside (malloc/malloc.c, malloc/arena.c).
 //!
-//! No symbol and no version is needed. The main arena is told by its bins, of which the empty ones point to themselves; where they stand in the structure, and so whether
-//! it has fast bins, follows from the ring that links all arenas: it comes back to the main one. The size of a heap's own data is where its arena stands. Thread caches are
-//! chunks that hold nothing but lists of chunks of the right sizes. `mp_` is told by what its members can be.
+//! No symbol and no version is needed. The main arena is told by its bins, of which the empty ones point to themselves;
+//! where they stand in the structure, and so whether it has fast bins, follows from the ring that links all arenas: it
+//! comes back to the main one. The size of a heap's own data is where its arena stands. Thread caches are chunks that
+//! hold nothing but lists of chunks of the right sizes. `mp_` is told by what its members can be.
 //!
-//! Chunks lie side by side: the size of one says where the next is, and a bit of the next one whether it is in use. Those in thread caches and fast bins look as if
-//! they were: their lists tell.
+//! Chunks lie side by side: the size of one says where the next is, and a bit of the next one whether it is in use.
+//! Those in thread caches and fast bins look as if they were: their lists tell.
 
 mod arenas;
 mod foreign;
@@ -24,7 +25,8 @@ pub use foreign::foreign;
 use parameters::Parameters;
 use std::ops::Range;
 
-/// Bits of a size word (malloc/malloc.c): the chunk before is in use; alone in a mapping. A third one says that it is in another arena than the main one.
+/// Bits of a size word (malloc/malloc.c): the chunk before is in use; alone in a mapping. A third one says that it is
+/// in another arena than the main one.
 const PREV_IN_USE: u64 = 1;
 const IS_MAPPED: u64 = 2;
 const FLAGS: u64 = 7;
@@ -32,7 +34,7 @@ const FLAGS: u64 = 7;
 /// Chunks are multiples of this, and begin at such.
 const ALIGNMENT: u64 = 16;
 /// The smallest chunk (`MINSIZE`), and the smallest thing with a header, a fence (`CHUNK_HDR_SZ`).
-const LEAST: u64 = 32;
+const MIN_CHUNK: u64 = 32;
 const FENCE: u64 = 16;
 
 /// So much of a region may be somebody else's between two parts of it: sbrk(3) by the program itself.
@@ -112,8 +114,8 @@ pub fn arenas(data: &[Range<Addr>], memory: &mut dyn ReadMemory) -> Vec<Addr> {
     arenas::find(data, memory).map(|found| found.arenas.iter().map(|arena| arena.at).collect()).unwrap_or_default()
 }
 
-/// The parts of the arenas in the order of addresses, without a look at their chunks. An arena that has got another number of bytes from the kernel than its parts have is left out: somebody else's
-/// memory lies in between.
+/// The parts of the arenas in the order of addresses, without a look at their chunks. An arena that has got another
+/// number of bytes from the kernel than its parts have is left out: somebody else's memory lies in between.
 pub fn parts(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Vec<Part> {
     let Some(found) = arenas::find(sources.data, memory) else { return Vec::new() };
     let heap = brk_heap(sources.mappings);
@@ -140,10 +142,11 @@ pub fn parts(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Vec<Part> {
     all
 }
 
-/// The bytes of the chunk that holds a block of so many bytes, unless what was left of a free one was too small to stay for itself: then it has 16 more.
+/// The bytes of the chunk that holds a block of so many bytes, unless what was left of a free one was too small to stay
+/// for itself: then it has 16 more.
 pub const fn chunk_of(size: u64) -> u64 {
     let chunk = size.saturating_add(8 + ALIGNMENT - 1) & !(ALIGNMENT - 1);
-    if chunk < LEAST { LEAST } else { chunk }
+    if chunk < MIN_CHUNK { MIN_CHUNK } else { chunk }
 }
 
 /// The brk area.
@@ -153,7 +156,8 @@ fn brk_heap(mappings: &[Mapping]) -> Option<Range<Addr>> {
     Some(first.start..heaps.next_back().map_or(first.end, |last| last.end))
 }
 
-/// The main arena's regions, with no books of its own in them: the brk area, and the mapping that holds its top where brk could not grow.
+/// The main arena's regions, with no books of its own in them: the brk area, and the mapping that holds its top where
+/// brk could not grow.
 fn main_regions(
     found: &Found,
     heap: Option<&Range<Addr>>,
@@ -207,7 +211,7 @@ fn begins_chunks(mut at: Addr, end: Addr, top: Addr, window: &mut Window<'_>) ->
 /// The size in a size word, if a chunk at `at` in a region that ends at `end` can have it.
 fn size_in(word: u64, at: Addr, end: Addr) -> Option<u64> {
     let size = word & !FLAGS;
-    let fits = size >= LEAST && size.is_multiple_of(ALIGNMENT) && size <= end.0.saturating_sub(at.0);
+    let fits = size >= MIN_CHUNK && size.is_multiple_of(ALIGNMENT) && size <= end.0.saturating_sub(at.0);
     (fits && word & IS_MAPPED == 0).then_some(size)
 }
 

@@ -1,9 +1,13 @@
-//! jemalloc 5, walked from outside (include/jemalloc/internal: rtree.h, edata.h or extent_structs.h, sc.h, bitmap.h, cache_bin.h, arena_structs.h, base.h; src/tcache.c, base.c).
+//! jemalloc 5, walked from outside (include/jemalloc/internal: rtree.h, edata.h or extent_structs.h, sc.h, bitmap.h,
+//! cache_bin.h, arena_structs.h, base.h; src/tcache.c, base.c).
 //!
-//! Memory comes in *extents* of whole pages: slabs of regions of one size, single large blocks, and what is in no use. A tree leads from each page to its extent's structure, which tells its own
-//! address: by that the tree is found in a module's data, with no symbol. A slab's structure has a bit for each region, and how many are free: by that it is found where they stand.
+//! Memory comes in *extents* of whole pages: slabs of regions of one size, single large blocks, and what is in no use.
+//! A tree leads from each page to its extent's structure, which tells its own address: by that the tree is found in a
+//! module's data, with no symbol. A slab's structure has a bit for each region, and how many are free: by that it is
+//! found where they stand.
 //!
-//! What threads keep in their caches is not free by those bits. An arena has a ring of the caches that take from it, whose links lead back to the arena.
+//! What threads keep in their caches is not free by those bits. An arena has a ring of the caches that take from it,
+//! whose links lead back to the arena.
 //!
 //! Not recognized: builds for addresses of other than 48 bits, or pages of other than 4 KiB.
 

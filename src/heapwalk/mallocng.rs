@@ -1,10 +1,12 @@
-//! musl's malloc from 1.2.1 on (mallocng), walked from outside (src/malloc/mallocng: meta.h, malloc.c, free.c, donate.c, aligned_alloc.c).
+//! musl's malloc from 1.2.1 on (mallocng), walked from outside (src/malloc/mallocng: meta.h, malloc.c, free.c,
+//! donate.c, aligned_alloc.c).
 //!
-//! Blocks lie in groups of up to 32 slots of one size. What is free is told by masks that stand in tables apart from them; so a damaged block breaks no other. A table
-//! begins with a secret that its context knows, too: by that the context is found, with no symbol. A group leads back to its entry. A slot may hold a group of smaller slots.
+//! Blocks lie in groups of up to 32 slots of one size. What is free is told by masks that stand in tables apart from
+//! them; so a damaged block breaks no other. A table begins with a secret that its context knows, too: by that the
+//! context is found, with no symbol. A group leads back to its entry. A slot may hold a group of smaller slots.
 //!
-//! The four bytes before a block tell its slot, how far behind the group's beginning it is, and how much of the slot it may not use; what the slots before have left
-//! is a byte of zero.
+//! The four bytes before a block tell its slot, how far behind the group's beginning it is, and how much of the slot it
+//! may not use; what the slots before have left is a byte of zero.
 
 mod groups;
 mod slots;

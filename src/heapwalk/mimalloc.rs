@@ -1,10 +1,13 @@
 //! mimalloc 2, walked from outside (include/mimalloc/types.h, src/segment.c, page.c, free.c).
 //!
-//! Memory comes in *segments*, at multiples of 32 MiB. A segment begins with a table of its *slices* of 64 KiB; so many slices are a *page* of blocks of one size, or are in use for nothing. A
-//! segment's cookie is its address, mixed with one number of the process. By that and by the chain of its slices segments are found in all mappings, with no symbol.
+//! Memory comes in *segments*, at multiples of 32 MiB. A segment begins with a table of its *slices* of 64 KiB; so many
+//! slices are a *page* of blocks of one size, or are in use for nothing. A segment's cookie is its address, mixed with
+//! one number of the process. By that and by the chain of its slices segments are found in all mappings, with no
+//! symbol.
 //!
-//! What is free in a page is in its lists: of what can be handed out, of what its own thread has given back, and of what others have; besides each thread has a list of what others have given
-//! back of its full pages. All other blocks that were ever handed out are live. An aligned block may begin further on in its place: where is told nowhere.
+//! What is free in a page is in its lists: of what can be handed out, of what its own thread has given back, and of
+//! what others have; besides each thread has a list of what others have given back of its full pages. All other blocks
+//! that were ever handed out are live. An aligned block may begin further on in its place: where is told nowhere.
 //!
 //! Builds that encode their lists (secure and debug ones) have other tables, and are not recognized.
 

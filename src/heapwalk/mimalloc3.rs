@@ -1,12 +1,16 @@
 //! mimalloc 3, walked from outside (include/mimalloc/types.h, src/page-map.c, arena.c, page.c, free.c).
 //!
-//! Memory is in use by *slices* of 64 KiB; so many slices are a *page* of blocks of one size. A map in two levels leads from each slice to its page's record, and a record tells where its blocks
-//! begin: by that the map is found from a module's data, with no symbol. Most pages lie in *arenas*, which records lead to; what lies in an arena and in no page is in no use, or mimalloc's own.
+//! Memory is in use by *slices* of 64 KiB; so many slices are a *page* of blocks of one size. A map in two levels leads
+//! from each slice to its page's record, and a record tells where its blocks begin: by that the map is found from a
+//! module's data, with no symbol. Most pages lie in *arenas*, which records lead to; what lies in an arena and in no
+//! page is in no use, or mimalloc's own.
 //!
-//! What is free in a page is in its lists: of what can be handed out, of what its own thread has given back, and of what others have. All other blocks that were ever handed out are live: those of
-//! threads that have ended, too. An aligned block may begin further on in its place: where is told nowhere.
+//! What is free in a page is in its lists: of what can be handed out, of what its own thread has given back, and of
+//! what others have. All other blocks that were ever handed out are live: those of threads that have ended, too. An
+//! aligned block may begin further on in its place: where is told nowhere.
 //!
-//! A record counts its blocks besides. Builds that encode their lists (secure and debug ones) have lists that do not agree with that, and are not recognized.
+//! A record counts its blocks besides. Builds that encode their lists (secure and debug ones) have lists that do not
+//! agree with that, and are not recognized.
 
 mod arenas;
 mod map;
@@ -81,7 +85,8 @@ struct Judged {
 }
 
 impl Judged {
-    /// Takes what the lists of a page say. Whether that agrees: a thread may just be taking one block, or giving it back.
+    /// Takes what the lists of a page say. Whether that agrees: a thread may just be taking one block, or giving it
+    /// back.
     fn take(&mut self, page: &Page, free: &Free, is_whole: bool) -> bool {
         let [first, own, others] = free.listed;
         let counted = page.used + first + own;

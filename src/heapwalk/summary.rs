@@ -49,7 +49,8 @@ pub struct Summary {
     pub mapped_bytes: Option<u64>,
     /// Chunks by what they are; true: live ones that have mappings of their own.
     pub chunks: BTreeMap<(State, bool), ChunkSum>,
-    /// All sizes, those with the most live bytes first, then those with the most freed ones. The ends of arenas are no blocks.
+    /// All sizes, those with the most live bytes first, then those with the most freed ones. The ends of arenas are no
+    /// blocks.
     pub sizes: Vec<SizeRow>,
 }
 

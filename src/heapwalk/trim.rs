@@ -1,7 +1,8 @@
-//! What glibc's `malloc_trim(0)` would give back to the kernel, and what it would not (`mtrim` and `systrim` in malloc/malloc.c).
+//! What glibc's `malloc_trim(0)` would give back to the kernel, and what it would not (`mtrim` and `systrim` in
+//! malloc/malloc.c).
 //!
-//! It merges the small chunks in fast bins, gives back the whole pages inside free chunks, and those at the end of the main arena. It neither touches what threads keep in
-//! their caches nor the ends of other arenas.
+//! It merges the small chunks in fast bins, gives back the whole pages inside free chunks, and those at the end of the
+//! main arena. It neither touches what threads keep in their caches nor the ends of other arenas.
 
 use super::census::Pages;
 use super::{Chunk, Region, State, Walk};
@@ -12,7 +13,7 @@ const PAGE: u64 = 4096;
 /// `sizeof (struct malloc_chunk)`: what of a free chunk must stay.
 const LINKS: u64 = 48;
 /// `MINSIZE`: what of the top must stay, and a byte.
-const LEAST: u64 = 32;
+const MIN_TOP: u64 = 32;
 
 /// What would be given back.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -37,7 +38,7 @@ pub fn estimate(walk: &Walk, brk: Option<Addr>, pages: &Pages) -> Trim {
         for merged in merged(walk, region) {
             match merged.state {
                 State::Top if region.arena == Some(0) && Some(merged.end()) == brk => {
-                    let kept = merged.size().saturating_sub(LEAST + 1) / PAGE * PAGE;
+                    let kept = merged.size().saturating_sub(MIN_TOP + 1) / PAGE * PAGE;
                     let range = merged.end().sub(kept)..merged.end();
                     trim.end += pages.of(&range).resident;
                 }

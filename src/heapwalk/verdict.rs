@@ -8,7 +8,8 @@ use super::trim::Trim;
 pub enum Verdict {
     /// Mostly blocks that were freed, and most of those pages would be given back if the allocator were asked to.
     Retention,
-    /// Mostly blocks that were freed, and most of those pages could not be given back: live blocks lie in them, or their arena has no way to.
+    /// Mostly blocks that were freed, and most of those pages could not be given back: live blocks lie in them, or
+    /// their arena has no way to.
     Pinning,
     /// Much is in blocks that no pointer leads to.
     Leak,
@@ -26,7 +27,8 @@ pub enum Verdict {
     Nothing,
 }
 
-/// Freed memory is told first where it is so much of what is resident (one part in so many), whatever else is more: it is what nobody has a use for.
+/// Freed memory is told first where it is so much of what is resident (one part in so many), whatever else is more: it
+/// is what nobody has a use for.
 const NOTABLE: u64 = 4;
 
 /// Judges. `lost`: bytes of blocks that no pointer leads to.

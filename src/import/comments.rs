@@ -85,8 +85,8 @@ pub(super) fn apply<'a>(
     Ok(())
 }
 
-/// What is true of a file that pprof has made of several of ours, whose comments it strings together: each of ours names one session
-/// and one part.
+/// What is true of a file that pprof has made of several of ours, whose comments it strings together: each of ours
+/// names one session and one part.
 fn added_by_pprof(sessions: usize, parts: BTreeSet<u32>, profile: &mut Profile, saved: &mut Saved) {
     let Profile { meta, totals, warnings, .. } = profile;
     if sessions <= 1 && parts.len() <= 1 {

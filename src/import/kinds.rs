@@ -65,7 +65,8 @@ pub(super) fn kind(content: &[u8]) -> Kind {
     }
 }
 
-/// Whether it begins as a text of some length does: messages of protocol buffers have bytes among their first that no text has.
+/// Whether it begins as a text of some length does: messages of protocol buffers have bytes among their first that no
+/// text has.
 fn is_text(content: &[u8]) -> bool {
     let start = content.get(..TEXT).unwrap_or(content);
     // The last character may be cut.

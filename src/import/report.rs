@@ -1,8 +1,8 @@
-//! report.json, versions 1 to 3, from its bytes. `docs/report.schema.json` is the contract; version 1 had whole frames in each
-//! stack, and versions 1 and 2 another name for `abandoned_calls`.
+//! report.json, versions 1 to 3, from its bytes. `docs/report.schema.json` is the contract; version 1 had whole frames
+//! in each stack, and versions 1 and 2 another name for `abandoned_calls`.
 //!
-//! A report has one sum for each site, without threads, functions of the allocator and sizes of blocks; frees are told by the stack
-//! that allocated. Addresses are those of the files.
+//! A report has one sum for each site, without threads, functions of the allocator and sizes of blocks; frees are told
+//! by the stack that allocated. Addresses are those of the files.
 
 mod judged;
 mod model;

@@ -12,8 +12,8 @@ pub(super) const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// So much may come out of any file, in bytes.
 const ALWAYS: u64 = 64 << 20;
 
-/// So many bytes may come out of each byte of larger files. Profiles shrink to a fifth of their size, and to a fiftieth where they
-/// repeat themselves much.
+/// So many bytes may come out of each byte of larger files. Profiles shrink to a fifth of their size, and to a fiftieth
+/// where they repeat themselves much.
 const RATIO: u64 = 200;
 
 /// The bytes themselves, or what comes out of them: no more than the limits allow, and what is taken from the budget.

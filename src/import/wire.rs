@@ -1,5 +1,6 @@
-//! Protocol buffers on the wire: the fields of a message, each as it lies there. Nothing is copied and nothing is kept, so that a
-//! message takes no more memory than its bytes, whatever they are. (The format: protobuf.dev/programming-guides/encoding.)
+//! Protocol buffers on the wire: the fields of a message, each as it lies there. Nothing is copied and nothing is kept,
+//! so that a message takes no more memory than its bytes, whatever they are. (The format:
+//! protobuf.dev/programming-guides/encoding.)
 
 /// A field's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

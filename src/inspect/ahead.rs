@@ -1,4 +1,5 @@
-//! Memory that is read from one end to the other, half of it ahead of time by a second thread: the kernel's copying takes most of the time of a walk over many small blocks.
+//! Memory that is read from one end to the other, half of it ahead of time by a second thread: the kernel's copying
+//! takes most of the time of a walk over many small blocks.
 
 use crate::addr::Addr;
 use crate::maps::Mapping;
@@ -13,13 +14,14 @@ const PIECE: u64 = 1 << 20;
 /// So many are kept: the one that is read, the one before, and the one ahead.
 const KEPT: usize = 3;
 /// Smaller readings are of words here and there.
-const LEAST: usize = 16 << 10;
+const MIN_READING: usize = 16 << 10;
 /// So many readings, each near behind the one before, are a way from one end to the other.
 const STEADY: u32 = 8;
 
-/// A reader of `memory` that has the next piece read by a thread of `scope`, where one can be had, as soon as somebody reads one part behind the other.
-/// What it has read is kept for a while: it is for memory that nobody changes meanwhile, or of which torn parts are expected. No mapping is read that nobody asks for: to read some takes long,
-/// or has somebody serve it who stands still.
+/// A reader of `memory` that has the next piece read by a thread of `scope`, where one can be had, as soon as somebody
+/// reads one part behind the other. What it has read is kept for a while: it is for memory that nobody changes
+/// meanwhile, or of which torn parts are expected. No mapping is read that nobody asks for: to read some takes long, or
+/// has somebody serve it who stands still.
 pub(super) struct Prefetch<'scope, 'env, M> {
     memory: &'env mut M,
     scope: &'scope Scope<'scope, 'env>,
@@ -139,7 +141,7 @@ fn bytes_of(memory: &mut impl ReadMemory, piece: &Range<u64>) -> Vec<u8> {
 
 impl<'env, M: ReadAgain + 'env> ReadMemory for Prefetch<'_, 'env, M> {
     fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
-        if buf.len() < LEAST || buf.len() as u64 > PIECE {
+        if buf.len() < MIN_READING || buf.len() as u64 > PIECE {
             return self.memory.read(addr, buf);
         }
         let reach = addr.0.saturating_sub(self.last);
@@ -215,7 +217,8 @@ mod tests {
         }
     }
 
-    /// Reads both mappings from one end to the other, here and there by a word, and back; compares each byte with the memory's own. Returns who has read which piece.
+    /// Reads both mappings from one end to the other, here and there by a word, and back; compares each byte with the
+    /// memory's own. Returns who has read which piece.
     fn pieces(gaps: Vec<Range<u64>>, alone: bool) -> Vec<Read> {
         let pieces = Arc::default();
         let mut memory = Told { gaps, pieces: Arc::clone(&pieces), alone };

@@ -23,7 +23,8 @@ const NO_PROGRAM: &str = "the program's file was not found: its types are not kn
 /// Split DWARF was not found.
 const WITHOUT: &str = "files (split DWARF) are missing: so are the types that they have. Keep them where they were built, or put a package made by `dwp -e PROGRAM` beside the program as PROGRAM.dwp";
 
-/// So long the thread that reads is waited for. Its own limit is less; beyond that are files that take long to open, to sum or to unpack, and those of servers that do not answer.
+/// So long the thread that reads is waited for. Its own limit is less; beyond that are files that take long to open, to
+/// sum or to unpack, and those of servers that do not answer.
 const TIMEOUT: Duration = Duration::from_secs(45);
 /// It was longer.
 const SLOW: &str = "debug information takes too long to read: types are not known";
@@ -60,7 +61,8 @@ impl Declarations {
         Self::aside(TIMEOUT, move || Self::read(core.objects(), Path::new("/")))
     }
 
-    /// Has `read` done on a thread of its own, which is left alone if it takes too long: the files are somebody else's, and all but types can be told without.
+    /// Has `read` done on a thread of its own, which is left alone if it takes too long: the files are somebody else's,
+    /// and all but types can be told without.
     fn aside(patience: Duration, read: impl FnOnce() -> Self + Send + 'static) -> Self {
         let without = |why: &str| Self { warnings: vec![why.to_owned()], ..Self::default() };
         let (send, receive) = sync_channel(1);

@@ -198,7 +198,8 @@ mod tests {
         places.iter().map(|&at| Finding { at: Addr(at), what: Fault::List, before: None }).collect()
     }
 
-    /// Takes looks that find something at these places until they end: how many were taken, which was kept, and whether they agree.
+    /// Takes looks that find something at these places until they end: how many were taken, which was kept, and whether
+    /// they agree.
     fn taken(looks: &[&[u64]]) -> (usize, usize, bool) {
         let mut taken = Looks::new();
         let count = (0..looks.len()).position(|number| !taken.take(Some(&found(looks[number])), number));

@@ -1,4 +1,5 @@
-//! Which blocks of a process that nobody has traced can't be reached any more. The blocks are those of the allocator's walk; the classes are [`crate::leaks`]'s.
+//! Which blocks of a process that nobody has traced can't be reached any more. The blocks are those of the allocator's
+//! walk; the classes are [`crate::leaks`]'s.
 
 use super::core::Core;
 use super::inside::{self, Inside};
@@ -57,7 +58,8 @@ impl Lost {
     }
 }
 
-/// Classifies the live blocks of process `pid`, which stands still while they are read. None if its allocator can't be walked.
+/// Classifies the live blocks of process `pid`, which stands still while they are read. None if its allocator can't be
+/// walked.
 ///
 /// # Errors
 /// It can't be traced, or its memory can't be read.

@@ -87,7 +87,8 @@ impl Object {
     }
 }
 
-/// With what a copy of process `pid` can be made: looked up before it stands still. None: there can be none, or it would lack something.
+/// With what a copy of process `pid` can be made: looked up before it stands still. None: there can be none, or it
+/// would lack something.
 pub fn means(pid: i32) -> Option<Means> {
     copy::is_copied_whole(pid).then(|| of_c_library(pid)).flatten()
 }
@@ -104,7 +105,8 @@ pub(super) fn of_c_library(pid: i32) -> Option<Means> {
     })
 }
 
-/// Opens the files of the modules in `mappings` through the live task `tid` of process `pid`. Of a file that is gone, the writable mappings stand for its data.
+/// Opens the files of the modules in `mappings` through the live task `tid` of process `pid`. Of a file that is gone,
+/// the writable mappings stand for its data.
 pub fn open(pid: i32, tid: i32, mappings: &[Mapping]) -> Objects {
     let root = TargetRoot::of(tid);
     objects(mappings, |mapped| {

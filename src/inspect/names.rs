@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// What compilers call the function that drops a value: `core::ptr::drop_in_place<T>`, with `::` before the type in newer names.
+/// What compilers call the function that drops a value: `core::ptr::drop_in_place<T>`, with `::` before the type in
+/// newer names.
 const DROP: &str = "drop_in_place";
 
 /// Where a module lies.

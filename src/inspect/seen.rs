@@ -167,7 +167,8 @@ impl Seen {
         roots
     }
 
-    /// Where the control blocks of threads are, as far as that is known. Each begins with its own address (x86-64 psABI); where one does not, the thread has made its own.
+    /// Where the control blocks of threads are, as far as that is known. Each begins with its own address (x86-64
+    /// psABI); where one does not, the thread has made its own.
     pub(super) fn control_blocks(&self, memory: &mut dyn ReadMemory) -> Vec<Addr> {
         let threads = self.states.iter().filter_map(|state| Some(Addr(state.regs?.fs_base)));
         threads.filter(|tcb| *tcb != Addr::NULL && memory.read_u64(*tcb) == Some(tcb.0)).collect()

@@ -1,7 +1,8 @@
 //! Where threads have the thread-local variables of modules.
 //!
-//! A program has its own right before the thread's control block. Those of libraries are where the slots say that the dynamic linker has filled for their own code
-//! ([`TlsSlot`]): at an offset from the control block, or at what the thread's vector has for the module's number.
+//! A program has its own right before the thread's control block. Those of libraries are where the slots say that the
+//! dynamic linker has filled for their own code ([`TlsSlot`]): at an offset from the control block, or at what the
+//! thread's vector has for the module's number.
 
 use super::modules::{Object, Objects};
 use crate::addr::{Addr, LoadBias};
@@ -76,7 +77,8 @@ impl ThreadLocals {
         }
     }
 
-    /// Where its slots say that they are, with a symbol or without. None: they don't say the same. (A symbol may be another module's.)
+    /// Where its slots say that they are, with a symbol or without. None: they don't say the same. (A symbol may be
+    /// another module's.)
     fn whereabouts(&self, by_symbol: bool, memory: &mut dyn ReadMemory) -> Option<Whereabouts> {
         let slots = self.slots.iter().flatten().filter(|slot| slot.by_symbol == by_symbol);
         let told: BTreeSet<Whereabouts> = slots.filter_map(|slot| self.told_by(slot, memory)).collect();
@@ -102,7 +104,8 @@ impl ThreadLocals {
         Some(Addr(start)..Addr(start.checked_add(size)?))
     }
 
-    /// Where the thread with this control block has those of the program: right before it (x86-64 psABI, TLS variant II), as it is linked.
+    /// Where the thread with this control block has those of the program: right before it (x86-64 psABI, TLS variant
+    /// II), as it is linked.
     fn of_program(&self, block: Addr) -> Option<Range<Addr>> {
         let size = self.size()?;
         // as linkers make it; else the block begins elsewhere
@@ -113,8 +116,9 @@ impl ThreadLocals {
 }
 
 impl ThreadLocals {
-    /// Those of a thread. glibc makes a block for them, at the first use by each thread (`allocate_dtv_entry` in elf/dl-tls.c), and makes others when libraries have gone: of a
-    /// thread that has not used them since it still has those. musl makes a library's with the library, and no library ever goes.
+    /// Those of a thread. glibc makes a block for them, at the first use by each thread (`allocate_dtv_entry` in
+    /// elf/dl-tls.c), and makes others when libraries have gone: of a thread that has not used them since it still has
+    /// those. musl makes a library's with the library, and no library ever goes.
     fn block(&self, range: Range<Addr>, is_glibc: bool) -> ThreadBlock {
         let size = range.end.0 - range.start.0;
         // allocators round up by a quarter at most

@@ -1,10 +1,12 @@
 //! `malloc_trim(0)`, called in a process that stands still.
 //!
-//! Its thread calls it as a signal handler would, so it must not be inside of malloc: neither with an arena's lock, which it would wait for itself for ever, nor
-//! between two steps of what glibc does without one while a process has one thread only. So the thread is one that sleeps in a system call that a signal would end
-//! early: malloc makes none such but getrandom(2), at its beginning, and futex(2), for a lock. All arenas' locks are free, as read from memory. And the thread is in no signal
-//! handler, which may have interrupted malloc: nowhere on its stack stands the address that handlers return to. To other threads a call is no more than one by a thread of
-//! their own: they may be inside of malloc, without a lock.
+//! Its thread calls it as a signal handler would, so it must not be inside of malloc: neither with an arena's lock,
+//! which it would wait for itself for ever, nor between two steps of what glibc does without one while a process has
+//! one thread only. So the thread is one that sleeps in a system call that a signal would end early: malloc makes none
+//! such but getrandom(2), at its beginning, and futex(2), for a lock. All arenas' locks are free, as read from memory.
+//! And the thread is in no signal handler, which may have interrupted malloc: nowhere on its stack stands the address
+//! that handlers return to. To other threads a call is no more than one by a thread of their own: they may be inside of
+//! malloc, without a lock.
 
 use super::modules;
 use super::seen::Seen;

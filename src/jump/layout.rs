@@ -1,17 +1,18 @@
-//! What lies where in the memory that the jump engine adds to a process. The routine (`tracer/jump/routine.s`) is assembled with
-//! these numbers.
+//! What lies where in the memory that the jump engine adds to a process. The routine (`tracer/jump/routine.s`) is
+//! assembled with these numbers.
 //!
-//! Two mappings. The *code region*: [`CODE_SIZE`] bytes of routine and stubs (R-X, private), and behind it the *state page* (RW, private,
-//! wiped in forked children). The *shared region*: [`SHARED_SIZE`] bytes of a memfd that the tracer maps, too; not inherited by children.
-//! All offsets and sizes are in bytes; all words are little-endian.
+//! Two mappings. The *code region*: [`CODE_SIZE`] bytes of routine and stubs (R-X, private), and behind it the *state
+//! page* (RW, private, wiped in forked children). The *shared region*: [`SHARED_SIZE`] bytes of a memfd that the tracer
+//! maps, too; not inherited by children. All offsets and sizes are in bytes; all words are little-endian.
 
 /// The first word of the code region and of the shared region: `heapjump`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
 /// The version of this layout, the word behind [`MAGIC`].
 pub const VERSION: u64 = 7;
 
-/// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a [`NOP`], while somebody answers. Who finds
-/// a region that another heaptrace has left needs no more than this, the magic number, and [`STATE_ACTIVE`].
+/// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a
+/// [`NOP`], while somebody answers. Who finds a region that another heaptrace has left needs no more than this, the
+/// magic number, and [`STATE_ACTIVE`].
 pub const ASKS_AT: u64 = 16;
 /// How many.
 pub const ASKS: usize = 4;
@@ -57,8 +58,8 @@ pub const SEQ: u64 = 0x40;
 pub const FREE_STACKS: u64 = 0x80;
 /// A u32: which calls are timed, [`TIMED_MARK`] or [`TIMED_NEVER`]. See [`CELL_TSC`].
 pub const TIMED: u64 = 0x84;
-/// A u64: where the trie's index begins in the shared region (low 32 bits), and its number of slots less one (high 32 bits). Published
-/// in one word.
+/// A u64: where the trie's index begins in the shared region (low 32 bits), and its number of slots less one (high 32
+/// bits). Published in one word.
 pub const INDEX_WORD: u64 = 0x88;
 /// A u32: the number of the interval that is sampled with, 1 to [`INTERVALS`] - 1; 0: each call is recorded.
 pub const SAMPLED: u64 = 0x90;
@@ -84,8 +85,9 @@ pub const INTERVALS: u64 = 15;
 pub const DISTANCE_AREA: u64 = 0x245_0000;
 /// How many: a power of two.
 pub const DISTANCES: u64 = 1 << 16;
-/// [`LIVE_BUCKETS`] buckets of [`LIVE_BUCKET`] bytes, the words of which are the addresses of live blocks that were picked, or 0. A block is in any word of its bucket,
-/// see [`live_bucket`]. The same address may be there twice for a moment, if it was handed out again.
+/// [`LIVE_BUCKETS`] buckets of [`LIVE_BUCKET`] bytes, the words of which are the addresses of live blocks that were
+/// picked, or 0. A block is in any word of its bucket, see [`live_bucket`]. The same address may be there twice for a
+/// moment, if it was handed out again.
 pub const LIVE_AREA: u64 = 0x24d_0000;
 /// See [`LIVE_AREA`]: a power of two.
 pub const LIVE_BUCKETS: u64 = 1 << 13;
@@ -97,22 +99,25 @@ pub const fn live_bucket(block: u64) -> u64 {
     LIVE_AREA + (block.wrapping_mul(HASH) >> (64 - LIVE_BUCKETS.trailing_zeros())) * LIVE_BUCKET
 }
 
-/// [`PAGES`] bytes: how many blocks of [`LIVE_AREA`] begin in pages of that number (modulo [`PAGES`]): where that is 0 nothing need be looked for. From [`PAGE_STUCK`]
-/// on a counter stays as it is, and each block of the page is taken for a picked one: there was no room in a bucket.
+/// [`PAGES`] bytes: how many blocks of [`LIVE_AREA`] begin in pages of that number (modulo [`PAGES`]): where that is 0
+/// nothing need be looked for. From [`PAGE_STUCK`] on a counter stays as it is, and each block of the page is taken for
+/// a picked one: there was no room in a bucket.
 pub const PAGE_AREA: u64 = 0x244_0000;
 /// See [`PAGE_AREA`].
 pub const PAGES: u64 = 1 << 16;
 /// Half of what a byte holds: all threads together can't count on to its end between a look and the addition.
 pub const PAGE_STUCK: u8 = 128;
-/// What a page's counter becomes that sticks as there was no room: whoever is about to take one away has looked before, and leaves it above [`PAGE_STUCK`].
+/// What a page's counter becomes that sticks as there was no room: whoever is about to take one away has looked before,
+/// and leaves it above [`PAGE_STUCK`].
 pub const PAGE_FULL: u8 = u8::MAX;
 /// The bits of a page's offsets.
 pub const PAGE_BITS: u64 = 12;
 
 // ---- which cell a thread has
 
-/// [`CELL_KEYS`] entries of 16 bytes: the thread's fs base (0: the entry is free, and ends a search), then the cell's number (u32).
-/// A search begins at [`cell_slot`] and goes on to the next entry, round the end; fs base [`CELL_GONE`] is passed over.
+/// [`CELL_KEYS`] entries of 16 bytes: the thread's fs base (0: the entry is free, and ends a search), then the cell's
+/// number (u32). A search begins at [`cell_slot`] and goes on to the next entry, round the end; fs base [`CELL_GONE`]
+/// is passed over.
 pub const CELL_INDEX: u64 = 0x1000;
 /// Entries of the cell index: a power of two, at least twice [`CELLS`].
 pub const CELL_KEYS: u64 = 1024;
@@ -128,8 +133,9 @@ pub const fn cell_slot(fs_base: u64) -> u64 {
 
 // ---- what a call within a call is
 
-/// [`NESTED_KEYS`] entries of 16 bytes: the return address of the inner call (0: free, ends a search), then the outer function (u16), the
-/// inner function (u16) and one of [`Nested`] (u32). A search begins at [`nested_slot`] and goes on to the next entry, round the end.
+/// [`NESTED_KEYS`] entries of 16 bytes: the return address of the inner call (0: free, ends a search), then the outer
+/// function (u16), the inner function (u16) and one of [`Nested`] (u32). A search begins at [`nested_slot`] and goes on
+/// to the next entry, round the end.
 pub const NESTED: u64 = 0x5000;
 /// Entries of the table of nested calls: a power of two. The tracer fills at most half of it.
 pub const NESTED_KEYS: u64 = 1024;
@@ -163,7 +169,8 @@ pub const CELL_MODE: u64 = 0;
 pub const CELL_DEPTH: u64 = 4;
 /// In a cell: a u64, the position up to which the ring has room, as the routine read it last (tail + [`CELL_RING`]).
 pub const CELL_LIMIT: u64 = 8;
-/// In a cell: u64s, for the thread alone: how often it asked, copied, waited for room in its ring; dead frames that were dropped.
+/// In a cell: u64s, for the thread alone: how often it asked, copied, waited for room in its ring; dead frames that
+/// were dropped.
 pub const CELL_ASKS: u64 = 16;
 /// See [`CELL_ASKS`].
 pub const CELL_COPIES: u64 = 24;
@@ -171,13 +178,14 @@ pub const CELL_COPIES: u64 = 24;
 pub const CELL_WAITS: u64 = 32;
 /// See [`CELL_ASKS`].
 pub const CELL_DROPPED: u64 = 40;
-/// In a cell: u64s, for the truth about the own cost: over the calls that were timed, the sum of ticks of the timestamp counter from
-/// the finding of the cell until the stack is known, and their number. Written by the thread only.
+/// In a cell: u64s, for the truth about the own cost: over the calls that were timed, the sum of ticks of the timestamp
+/// counter from the finding of the cell until the stack is known, and their number. Written by the thread only.
 pub const CELL_TSC: u64 = 48;
 /// See [`CELL_TSC`].
 pub const CELL_TIMED: u64 = 56;
-/// A call is timed if the number of its thread's records so far, times this, has the word at [`TIMED`] in its upper bits: one in 256, in no step with
-/// what the program does (Knuth's multiplicative hashing, 2^32 divided by the golden ratio).
+/// A call is timed if the number of its thread's records so far, times this, has the word at [`TIMED`] in its upper
+/// bits: one in 256, in no step with what the program does (Knuth's multiplicative hashing, 2^32 divided by the golden
+/// ratio).
 pub const TIMED_FACTOR: u32 = 0x9e37_79b1;
 /// How far the product is shifted down.
 pub const TIMED_SHIFT: u32 = 24;
@@ -196,7 +204,8 @@ pub const CELL_RING: u64 = 72;
 pub const CELL_TAIL: u64 = 128;
 /// In a cell: a u64, how many bytes are left until the next picked one. Written by the thread, as what follows.
 pub const CELL_LEFT: u64 = 208;
-/// In a cell: u64s, for the exact totals: calls that were not picked nor recorded otherwise, and the bytes that these asked for.
+/// In a cell: u64s, for the exact totals: calls that were not picked nor recorded otherwise, and the bytes that these
+/// asked for.
 pub const CELL_CALLS: u64 = 216;
 /// See [`CELL_CALLS`].
 pub const CELL_BYTES: u64 = 224;
@@ -206,7 +215,8 @@ pub const CELL_SINCE: u64 = 232;
 pub const CELL_INTERVAL: u64 = 240;
 /// In a cell: a u32, which of [`DISTANCES`] was drawn last (modulo their number).
 pub const CELL_DRAW: u64 = 244;
-/// In a cell: a u64, how often the thread has looked in vain for room in its ring, a `pause` each time. Written by the thread only.
+/// In a cell: a u64, how often the thread has looked in vain for room in its ring, a `pause` each time. Written by the
+/// thread only.
 pub const CELL_SPUN: u64 = 248;
 /// In a cell: [`FRAMES`] frames of [`FRAME_SIZE`] bytes.
 pub const CELL_FRAMES: u64 = 256;
@@ -260,15 +270,15 @@ pub const fn cell_at(cell: u64) -> u64 {
 pub const COPY_AREA: u64 = 0x4_0000;
 /// Slots for copies of stacks.
 pub const COPIES: u64 = 64;
-/// Bytes of a slot: 16 general registers as at the function's entry, in the order of their numbers in instructions (rax, rcx, rdx, rbx,
-/// rsp, rbp, rsi, rdi, r8 to r15), the number of bytes of stack (u64), then the stack from rsp on.
+/// Bytes of a slot: 16 general registers as at the function's entry, in the order of their numbers in instructions
+/// (rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15), the number of bytes of stack (u64), then the stack from rsp on.
 pub const COPY_SIZE: u64 = 0x1_0000;
 /// In a slot: the number of bytes of stack.
 pub const COPY_LEN: u64 = 128;
 /// In a slot: the stack.
 pub const COPY_STACK: u64 = 136;
-/// In a cell: a u64, where the stack of the thread ends (process address, exclusive), as far as the tracer knows; 0: not known, so that
-/// nothing is copied. It holds for stack pointers from [`CELL_STACK_BEGIN`] on.
+/// In a cell: a u64, where the stack of the thread ends (process address, exclusive), as far as the tracer knows; 0:
+/// not known, so that nothing is copied. It holds for stack pointers from [`CELL_STACK_BEGIN`] on.
 pub const CELL_STACK_END: u64 = 192;
 /// In a cell: a u64, where the mapping of the thread's stack begins at the latest: below it, nothing is known.
 pub const CELL_STACK_BEGIN: u64 = 200;
@@ -367,8 +377,8 @@ pub const RECORD_SIZE: u64 = 64;
 /// Bytes of the largest ring.
 pub const RING_SIZE: u64 = RING_MOST * RECORD_SIZE;
 
-/// So many bytes before a thread writes there, it makes the line of a record its own: the tracer has read it, and the counter's addition waits for all
-/// that was written before it.
+/// So many bytes before a thread writes there, it makes the line of a record its own: the tracer has read it, and the
+/// counter's addition waits for all that was written before it.
 pub const AHEAD: u64 = 8 * RECORD_SIZE;
 
 /// Where the ring of a cell begins in the shared region.
@@ -382,8 +392,9 @@ pub const fn record_at(cell: u64, records: u64, number: u64) -> u64 {
     ring_at(cell) + (number & records.wrapping_sub(1) & (RING_MOST - 1)) * RECORD_SIZE
 }
 
-/// In a record: the key that orders it among all of the process (u64). A call that gives something back ([`Kind::Freed`], [`Kind::Began`])
-/// takes s = fetch_add([`SEQ`], 1) before the function runs: 2s + 1. The end of a call loads g = [`SEQ`] after the function has run: 2g.
+/// In a record: the key that orders it among all of the process (u64). A call that gives something back
+/// ([`Kind::Freed`], [`Kind::Began`]) takes s = fetch_add([`SEQ`], 1) before the function runs: 2s + 1. The end of a
+/// call loads g = [`SEQ`] after the function has run: 2g.
 pub const RECORD_KEY: u64 = 0;
 /// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 54),
 /// flags (bits 55 to 59), the number of the interval that the block was picked with (bits 60 to 63; 0: it was not, or
@@ -392,12 +403,13 @@ pub const RECORD_KEY: u64 = 0;
 /// The stack is a stack's id, or with [`FLAG_LISTED`] the number of a list, with [`FLAG_COPY`] that of a copy slot,
 /// with [`FLAG_CALLER`] the id of the stack that has the caller only.
 pub const RECORD_WHAT: u64 = 8;
-/// In a record: what the function has returned in rax (u64) of an end; else how many calls of the thread were counted in [`CELL_CALLS`] since it picked
-/// a block last.
+/// In a record: what the function has returned in rax (u64) of an end; else how many calls of the thread were counted
+/// in [`CELL_CALLS`] since it picked a block last.
 pub const RECORD_RESULT: u64 = 16;
 /// In a record: the function's first three arguments as at its entry (u64 each).
 pub const RECORD_ARGS: u64 = 24;
-/// In a record: of an end of a function of [`StubKind::AllocOut`] that has returned 0, the word that its first argument points to.
+/// In a record: of an end of a function of [`StubKind::AllocOut`] that has returned 0, the word that its first argument
+/// points to.
 pub const RECORD_OUT: u64 = 48;
 /// In a record: the return address of the call.
 pub const RECORD_CALLER: u64 = 56;
@@ -410,22 +422,24 @@ pub const FLAG_COPY: u64 = 1 << 56;
 pub const FLAG_CALLER: u64 = 1 << 57;
 /// Flag of a frame: the function is one of [`StubKind::AllocOut`].
 pub const FLAG_OUT: u64 = 1 << 58;
-/// Flag of a frame, and of the record of its end: there was a record of [`Kind::Began`], with the same stack. Where that is a copy, the tracer
-/// gives the slot back when it has taken that first record.
+/// Flag of a frame, and of the record of its end: there was a record of [`Kind::Began`], with the same stack. Where
+/// that is a copy, the tracer gives the slot back when it has taken that first record.
 pub const FLAG_BEGAN: u64 = 1 << 59;
 
 /// The bits of a [`Kind`] behind bit 48 of a record's or frame's word.
 pub const KIND_MASK: u8 = 0x7f;
 /// Where the number of the interval begins in a record's or frame's word.
 pub const PICKED_SHIFT: u64 = 60;
-/// In a frame instead of such a number: the call was counted, and is not recorded. Its frame tells that calls within it are part of it.
+/// In a frame instead of such a number: the call was counted, and is not recorded. Its frame tells that calls within it
+/// are part of it.
 pub const COUNTED: u64 = 15;
 /// In the routine alone: the call was not picked, and is recorded as it changes a block that was.
 pub const CHANGED: u64 = 16;
 /// In the routine alone: the call gives back a block that was picked.
 pub const REMOVES: u64 = 32;
 
-/// [`SPINS`] where the tracer has a processor to itself, and takes records meanwhile: 50 µs or so, which is less than a stop takes both of them.
+/// [`SPINS`] where the tracer has a processor to itself, and takes records meanwhile: 50 µs or so, which is less than a
+/// stop takes both of them.
 pub const PATIENT: u32 = 1024;
 /// [`SPINS`] where it has none, or may have none: 3 µs.
 pub const IMPATIENT: u32 = 64;
@@ -469,9 +483,9 @@ impl StubKind {
 
 // ---- the trie of stacks
 
-/// The trie's index. A table of n slots (u32: a node's number, 0: free, ends a search) begins at this plus 4 n, so that tables of all
-/// sizes have places of their own; n is a power of two, from [`INDEX_LEAST`] to [`INDEX_MOST`]. A search begins at [`index_slot`] and goes on to
-/// the next slot, round the end.
+/// The trie's index. A table of n slots (u32: a node's number, 0: free, ends a search) begins at this plus 4 n, so that
+/// tables of all sizes have places of their own; n is a power of two, from [`INDEX_LEAST`] to [`INDEX_MOST`]. A search
+/// begins at [`index_slot`] and goes on to the next slot, round the end.
 pub const INDEX_AREA: u64 = 0x44_0000;
 /// Slots of the smallest index.
 pub const INDEX_LEAST: u64 = 1 << 12;
@@ -484,19 +498,21 @@ pub const fn index_slot(parent: u32, ra: u64, mask: u64) -> u64 {
     ((ra ^ (parent as u64).wrapping_mul(HASH)).wrapping_mul(HASH) >> 32) & mask
 }
 
-/// Nodes of [`NODE_SIZE`] bytes, each at its number: that of the stack in the tracer's table. Node 0 is the empty stack.
+/// Nodes of [`NODE_SIZE`] bytes, each at its number: that of the stack in the tracer's table. Node 0 is the empty
+/// stack.
 pub const NODE_AREA: u64 = 0xc4_0000;
 /// Bytes of a node.
 pub const NODE_SIZE: u64 = 32;
 /// How many nodes there are at most. Stacks whose nodes have no room are in [`TAIL_AREA`].
 pub const NODES: u64 = 524_288;
 
-/// In a node: the address of the frame (u64; a return address). 0: the node matches nothing. Written last, and never changed but to 0.
+/// In a node: the address of the frame (u64; a return address). 0: the node matches nothing. Written last, and never
+/// changed but to 0.
 pub const NODE_RA: u64 = 0;
 /// In a node: the stack without this frame (u32).
 pub const NODE_PARENT: u64 = 8;
-/// In a node: a node to try for the caller (u32; 0: none) after the one behind this node, which mostly is the caller's. May be any node: the routine
-/// compares its parent.
+/// In a node: a node to try for the caller (u32; 0: none) after the one behind this node, which mostly is the caller's.
+/// May be any node: the routine compares its parent.
 pub const NODE_HINT: u64 = 12;
 /// In a node: of [`Form::End`]: the stack's id (u32).
 pub const NODE_STACK: u64 = 16;
@@ -505,8 +521,8 @@ pub const NODE_FORM: u64 = 20;
 /// In a node: 1 (u8) if the node behind it in the table is that of a caller of its frame: the routine compares no more
 /// than the return address there. Written after that node.
 pub const NODE_NEXT: u64 = 21;
-/// In a node: where the caller's rbp is saved, in words from the CFA ([`Form::LoadRbp`]: from rbp) on (i16); [`RBP_SAME`]: rbp is the
-/// caller's.
+/// In a node: where the caller's rbp is saved, in words from the CFA ([`Form::LoadRbp`]: from rbp) on (i16);
+/// [`RBP_SAME`]: rbp is the caller's.
 pub const NODE_RBP: u64 = 22;
 /// In a node: the offset of the form (i32, bytes).
 pub const NODE_OFFSET: u64 = 24;
@@ -544,14 +560,16 @@ pub const fn tail_slot(hash: u64) -> u64 {
     (hash & 0xffff_ffff) >> (32 - TAILS.trailing_zeros())
 }
 
-/// The rules of frames by their return addresses alone, for walks on to stacks that have no node yet: [`RULES`] entries of [`RULE_SIZE`] bytes. A search
-/// begins at [`rule_slot`] and goes on to the next entry, round the end, up to one whose address is 0.
+/// The rules of frames by their return addresses alone, for walks on to stacks that have no node yet: [`RULES`] entries
+/// of [`RULE_SIZE`] bytes. A search begins at [`rule_slot`] and goes on to the next entry, round the end, up to one
+/// whose address is 0.
 pub const RULE_AREA: u64 = 0x258_0000;
 /// Entries of the table: a power of two. The tracer fills half of it.
 pub const RULES: u64 = 1 << 16;
 /// Bytes of an entry.
 pub const RULE_SIZE: u64 = 16;
-/// In an entry: the return address (u64; [`RULE_GONE`]: the rule holds no longer). Written last, and never changed but to that.
+/// In an entry: the return address (u64; [`RULE_GONE`]: the rule holds no longer). Written last, and never changed but
+/// to that.
 pub const RULE_RA: u64 = 0;
 /// In an entry: the rule, as a node has it from [`NODE_FORM`] on. [`Form::End`]: the frame is the outermost one.
 pub const RULE_FORM: u64 = 8;
@@ -566,7 +584,8 @@ pub const fn rule_slot(ra: u64) -> u64 {
 /// See [`NODE_RBP`].
 pub const RBP_SAME: i16 = i16::MIN;
 
-/// How the caller of a frame is found: the three forms of `Rule::Compact`. The return address is in the word below the CFA.
+/// How the caller of a frame is found: the three forms of `Rule::Compact`. The return address is in the word below the
+/// CFA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Form {
@@ -582,15 +601,16 @@ pub enum Form {
     End = 4,
 }
 
-/// [`NODE_FORM`] and [`NODE_NEXT`] in one u16, of most frames: the CFA is rsp + offset, and the next node is a caller's.
-/// Such an offset is from 1 to [`LARGEST_FRAME`].
+/// [`NODE_FORM`] and [`NODE_NEXT`] in one u16, of most frames: the CFA is rsp + offset, and the next node is a
+/// caller's. Such an offset is from 1 to [`LARGEST_FRAME`].
 pub const FORM_NEXT: u32 = Form::Rsp as u32 | IS_NEXT;
 /// [`NODE_FORM`] to [`NODE_RBP`] in one u32, where besides rbp is the caller's.
 pub const FORM_PLAIN: u32 = FORM_NEXT | (RBP_SAME.cast_unsigned() as u32) << 16;
 /// [`NODE_NEXT`] in a u32 that begins at [`NODE_FORM`].
 pub const IS_NEXT: u32 = 1 << 8;
 
-/// The CFA of a caller is above that of the frame it called, by so many bytes at most. Else the walk is lost, and a copy is made.
+/// The CFA of a caller is above that of the frame it called, by so many bytes at most. Else the walk is lost, and a
+/// copy is made.
 pub const LARGEST_FRAME: u64 = 16 << 20;
 
 const _: () = {

@@ -13,7 +13,8 @@ const WORTHWHILE_STOPS: u64 = 40;
 /// It is too much from one part in so many of the time on.
 const MAX_TIME_DIVISOR: u64 = 5;
 
-/// What the kernel takes at a stop at least, besides what heaptrace works on it, ns: the switches to it and back (hazards.md: 6.5 to 59 µs).
+/// What the kernel takes at a stop at least, besides what heaptrace works on it, ns: the switches to it and back
+/// (hazards.md: 6.5 to 59 µs).
 const SWITCHES_NS: u64 = 7_000;
 
 /// All of the time, in tenths of a percent.
@@ -58,9 +59,9 @@ impl Load {
         Self { now_ns, stops_ns: worked_ns.saturating_add(stops.saturating_mul(SWITCHES_NS)), stops }
     }
 
-    /// `self` is what it was when this was looked at last: if it has become too much until `now`, the part of that time that stops took, in tenths of a
-    /// percent. A program that was idle for long, and is busy now, is judged by what it does now. `attempts`: how many
-    /// have found no moment for the change.
+    /// `self` is what it was when this was looked at last: if it has become too much until `now`, the part of that time
+    /// that stops took, in tenths of a percent. A program that was idle for long, and is busy now, is judged by what it
+    /// does now. `attempts`: how many have found no moment for the change.
     pub fn is_too_much(&mut self, now: Self, attempts: u32) -> Option<u32> {
         let taken = now.stops_ns.saturating_sub(self.stops_ns);
         let worthwhile_ns = if attempts == 0 { WORTHWHILE_NS } else { WORTHWHILE_AGAIN_NS };

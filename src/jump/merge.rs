@@ -1,15 +1,17 @@
 //! The rings of all threads, merged into one order by the records' keys.
 //!
-//! A call that gives something back has an odd key, 2s + 1 with a number s of its own, taken before it begins; the end of a call
-//! an even one, 2g, where g is how many numbers had been taken by then. Numbers have no holes, but a thread that has taken one may not have
-//! published its record yet. So:
+//! A call that gives something back has an odd key, 2s + 1 with a number s of its own, taken before it begins; the end
+//! of a call an even one, 2g, where g is how many numbers had been taken by then. Numbers have no holes, but a thread
+//! that has taken one may not have published its record yet. So:
 //!
-//! * all rings' heads are read twice: a record with an odd key is taken if it lies below the first reading, one with an even key below the second. Before
-//!   a free's key was taken, the allocation of its block was published: it is below the second reading;
-//! * the record with the number s is taken when all with smaller numbers were; an even key 2g when all numbers below g were.
+//! * all rings' heads are read twice: a record with an odd key is taken if it lies below the first reading, one with an
+//!   even key below the second. Before a free's key was taken, the allocation of its block was published: it is below
+//!   the second reading;
+//! * the record with the number s is taken when all with smaller numbers were; an even key 2g when all numbers below g
+//!   were.
 //!
-//! A number that does not come belongs to a thread in its commit window, or to one that is gone. Who must have all that is there ([`Merge::skip`])
-//! passes over it.
+//! A number that does not come belongs to a thread in its commit window, or to one that is gone. Who must have all that
+//! is there ([`Merge::skip`]) passes over it.
 
 use super::layout::{
     CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, FLAG_LISTED, KIND_MASK, Kind, PICKED_SHIFT, RECORD_ARGS,
@@ -115,7 +117,8 @@ pub enum Next {
     Enough,
     /// Nothing is left of what was there at the last [`Merge::look`].
     Empty,
-    /// A record waits for one with a smaller number, which is not there yet, or came after the rings were looked at first.
+    /// A record waits for one with a smaller number, which is not there yet, or came after the rings were looked at
+    /// first.
     Waits,
     /// A cell's ring is not as a thread leaves it: it is closed, and what it holds is lost.
     Damaged(u16),
@@ -167,7 +170,8 @@ impl Merge {
         self.rings.retain(|ring| ring.cell != cell);
     }
 
-    /// Tells the thread of the cell once more how much of its ring was taken. None if it has none; else how many records that were.
+    /// Tells the thread of the cell once more how much of its ring was taken. None if it has none; else how many
+    /// records that were.
     pub fn tell_again<S: Shared + ?Sized>(&mut self, cell: u16, shared: &S) -> Option<u64> {
         let ring = self.rings.iter_mut().find(|ring| ring.cell == cell)?;
         ring.told = !ring.taken;
@@ -203,7 +207,8 @@ impl Merge {
         self.damaged.extend(self.rings.iter().filter(|ring| ring.is_damaged()).map(|ring| ring.cell));
     }
 
-    /// Takes the next records of those that were there at the last [`Self::look`], `most` of them at most, each with its cell.
+    /// Takes the next records of those that were there at the last [`Self::look`], `most` of them at most, each with
+    /// its cell.
     pub fn take<S: Shared + ?Sized>(&mut self, shared: &S, most: usize, taken: &mut Vec<(u16, Record)>) -> Next {
         let enough = taken.len().saturating_add(most);
         while taken.len() < enough {

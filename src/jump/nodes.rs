@@ -1,7 +1,8 @@
-//! The trie of stacks as the routine walks it: which of the tracer's stacks are published in the shared region, and how.
+//! The trie of stacks as the routine walks it: which of the tracer's stacks are published in the shared region, and
+//! how.
 //!
-//! A node has the number of its stack in the tracer's table. Only the tracer writes nodes, while threads walk them: `ra` last, and a table
-//! of the index that grows is whole before it is told of.
+//! A node has the number of its stack in the tracer's table. Only the tracer writes nodes, while threads walk them:
+//! `ra` last, and a table of the index that grows is whole before it is told of.
 
 use super::layout::{
     Form, INDEX_AREA, INDEX_LEAST, INDEX_MOST, INDEX_WORD, IS_NEXT, LARGEST_FRAME, NODE_AREA, NODE_DEPTH, NODE_FORM,
@@ -112,7 +113,8 @@ impl Nodes {
         self.published.iter().enumerate().filter(|(_, node)| node.ra != 0).map(|(id, _)| id as u32)
     }
 
-    /// Publishes the stack `id`: `parent` with a frame at `ra`. The parent must be published. False if there is no room, or it was.
+    /// Publishes the stack `id`: `parent` with a frame at `ra`. The parent must be published. False if there is no
+    /// room, or it was.
     pub fn publish(&mut self, shared: &dyn Shared, id: u32, parent: u32, ra: u64, onward: CallerRule) -> bool {
         if Self::has_no_room(id) {
             self.refuse(id);
@@ -222,8 +224,8 @@ impl Nodes {
     }
 }
 
-/// Whether a new node must be in the index: it is neither right behind its parent, where the walk looks first, nor its parent's hint. Children of the empty stack are
-/// looked for in the index alone where frees are not walked.
+/// Whether a new node must be in the index: it is neither right behind its parent, where the walk looks first, nor its
+/// parent's hint. Children of the empty stack are looked for in the index alone where frees are not walked.
 fn needs_index(shared: &dyn Shared, id: u32, parent: u32) -> bool {
     parent == 0 || id != parent + 1 && shared.half(node_at(parent) + NODE_HINT) != 0
 }

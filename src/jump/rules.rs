@@ -1,5 +1,6 @@
-//! The rules of frames by their return addresses, as the routine finds them: with these it walks on where a stack has no node yet, and lists the return addresses
-//! that the tracer makes nodes of. It copies the stack only where a rule is missing, too.
+//! The rules of frames by their return addresses, as the routine finds them: with these it walks on where a stack has
+//! no node yet, and lists the return addresses that the tracer makes nodes of. It copies the stack only where a rule is
+//! missing, too.
 
 use super::layout::{RULE_AREA, RULE_FORM, RULE_GONE, RULE_RA, RULE_SIZE, RULES, rule_slot};
 use super::nodes::{CallerRule, write_rule};
@@ -9,7 +10,8 @@ use crate::addr::ModuleId;
 /// Which rules are published. Only the tracer writes the table, while threads read it.
 #[derive(Debug)]
 pub struct Rules {
-    /// The return address in each entry, and its module: what stands in the shared region, the program may have written over.
+    /// The return address in each entry, and its module: what stands in the shared region, the program may have written
+    /// over.
     entries: Vec<(u64, ModuleId)>,
     used: u64,
 }
@@ -22,8 +24,9 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Publishes how walks go on from the frame at `ra` in `module`, whatever stack it is on: to its caller, or nowhere as it is the outermost. Does nothing if a
-    /// rule is known there, or half of the table is used: then stacks with that frame are copied.
+    /// Publishes how walks go on from the frame at `ra` in `module`, whatever stack it is on: to its caller, or nowhere
+    /// as it is the outermost. Does nothing if a rule is known there, or half of the table is used: then stacks with
+    /// that frame are copied.
     pub fn publish(&mut self, shared: &dyn Shared, ra: u64, module: ModuleId, onward: CallerRule) {
         if ra == 0 || ra == RULE_GONE || onward == CallerRule::Unknown || 2 * self.used >= RULES {
             return;
@@ -45,7 +48,8 @@ impl Rules {
         shared.set_word(at + RULE_RA, ra);
     }
 
-    /// Forgets the rules at return addresses that lie in another module by now. Their entries are not used again: a thread may be reading one.
+    /// Forgets the rules at return addresses that lie in another module by now. Their entries are not used again: a
+    /// thread may be reading one.
     pub fn forget(&mut self, shared: &dyn Shared, is_stale: &dyn Fn(u64, ModuleId) -> bool) {
         for (slot, (ra, module)) in (0..).zip(&mut self.entries) {
             if *ra != 0 && *ra != RULE_GONE && is_stale(*ra, *module) {

@@ -1,8 +1,10 @@
-//! Sampling by the routine: where it finds a call's size, how it draws, and which blocks it takes for picked ones when they are given back.
+//! Sampling by the routine: where it finds a call's size, how it draws, and which blocks it takes for picked ones when
+//! they are given back.
 //!
-//! Each cell counts down from a distance that was drawn: a call that does not get to 0 is counted, and nothing else is done. Which live blocks were
-//! picked is in a table of their addresses: who hands a picked block out enters it, and who gives it back takes it out, before the allocator knows. There may be an
-//! address too many now and then, never one too few, so that no free of a picked block is passed over, and a free of another one is recorded in vain.
+//! Each cell counts down from a distance that was drawn: a call that does not get to 0 is counted, and nothing else is
+//! done. Which live blocks were picked is in a table of their addresses: who hands a picked block out enters it, and
+//! who gives it back takes it out, before the allocator knows. There may be an address too many now and then, never one
+//! too few, so that no free of a picked block is passed over, and a free of another one is recorded in vain.
 
 use super::layout::{
     CELL_BYTES, CELL_CALLS, CELL_DRAW, CELL_INTERVAL, CELL_LEFT, CELL_SINCE, DISTANCE_AREA, DISTANCES, INTERVAL_AREA,
@@ -13,8 +15,8 @@ use crate::addr::Addr;
 use crate::sampling::{random_seed, unit_distances};
 use std::sync::OnceLock;
 
-/// Where the routine finds the size that a function is asked for: bits 0 and 1 say which argument has it; with bit 4, the argument that bits 2 and 3 say
-/// multiplies it. The other bits are [`SizeOf::CHANGES`] and [`SizeOf::SIMPLE`].
+/// Where the routine finds the size that a function is asked for: bits 0 and 1 say which argument has it; with bit 4,
+/// the argument that bits 2 and 3 say multiplies it. The other bits are [`SizeOf::CHANGES`] and [`SizeOf::SIMPLE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SizeOf(pub u8);
 
@@ -23,7 +25,8 @@ impl SizeOf {
     pub const MULTIPLIED: u8 = 1 << 4;
     /// The first argument is a block that the function gives back, or changes.
     pub const CHANGES: u8 = 1 << 5;
-    /// The function calls no other one that is wrapped, so that a call that is not recorded needs no frame. With nothing else, that is what malloc has.
+    /// The function calls no other one that is wrapped, so that a call that is not recorded needs no frame. With
+    /// nothing else, that is what malloc has.
     pub const SIMPLE: u8 = 1 << 6;
     /// The function is an operator that passes its call on: what it was told is recorded, without its stack, as that of
     /// the function that it calls is.
@@ -66,7 +69,8 @@ pub fn begin(shared: &dyn Shared, intervals: &[u64; INTERVALS as usize], distanc
     use_interval(shared, 1);
 }
 
-/// From here on distances are drawn with the interval of this number. Those that were drawn before are counted down as they are.
+/// From here on distances are drawn with the interval of this number. Those that were drawn before are counted down as
+/// they are.
 pub fn use_interval(shared: &dyn Shared, number: u32) {
     shared.set_half(SAMPLED, number);
 }
@@ -84,7 +88,8 @@ pub fn begin_cell(shared: &dyn Shared, cell: u16, random: u32) {
     shared.set_word(at + CELL_SINCE, shared.word(at + CELL_CALLS));
 }
 
-/// The number of the interval that the next block of the cell's thread, of `size` bytes, is picked with, as the routine would decide. None if it is not.
+/// The number of the interval that the next block of the cell's thread, of `size` bytes, is picked with, as the routine
+/// would decide. None if it is not.
 pub fn picks(shared: &dyn Shared, cell: u16, size: u64) -> Option<u32> {
     let at = cell_at(cell.into());
     match shared.word(at + CELL_LEFT).checked_sub(size.max(1)) {
@@ -100,7 +105,8 @@ pub fn picks(shared: &dyn Shared, cell: u16, size: u64) -> Option<u32> {
     }
 }
 
-/// The next call of the cell's thread is picked, with the interval of this number: it is the one that was, and comes again.
+/// The next call of the cell's thread is picked, with the interval of this number: it is the one that was, and comes
+/// again.
 pub fn pick_next(shared: &dyn Shared, cell: u16, interval: u64) {
     let at = cell_at(cell.into());
     shared.set_word(at + CELL_LEFT, 0);

@@ -1,11 +1,12 @@
 //! The shared region as the tracer reads and writes it.
 //!
-//! The program can write there at any time, so that each read may give anything; no value read is trusted before it was checked.
+//! The program can write there at any time, so that each read may give anything; no value read is trusted before it was
+//! checked.
 
 use super::layout::SHARED_SIZE;
 
-/// The words of a region of [`SHARED_SIZE`] bytes. Offsets are in bytes from its beginning. What lies outside of it, or is not aligned to
-/// its size, reads as 0 and is not written.
+/// The words of a region of [`SHARED_SIZE`] bytes. Offsets are in bytes from its beginning. What lies outside of it, or
+/// is not aligned to its size, reads as 0 and is not written.
 pub trait Shared {
     /// The word at `offset`, with what was written before it in the program (acquire).
     fn word(&self, offset: u64) -> u64;

@@ -1,4 +1,5 @@
-//! The stub of a wrapped function: what the patch over its first instruction jumps to. See the head of `tracer/jump/routine.s`.
+//! The stub of a wrapped function: what the patch over its first instruction jumps to. See the head of
+//! `tracer/jump/routine.s`.
 
 use super::layout::{CODE_SIZE, STATE_ACTIVE, StubKind};
 use super::sampling::SizeOf;
@@ -74,7 +75,8 @@ impl Stub {
     }
 }
 
-/// The stub with number `number` of the code region at `region`. None if the original is out of reach, or there is no room.
+/// The stub with number `number` of the code region at `region`. None if the original is out of reach, or there is no
+/// room.
 pub fn assemble(stub: &Stub, region: Addr, number: u64, code: &Code) -> Option<Vec<u8>> {
     if number >= MAX_STUBS {
         return None;

@@ -1,7 +1,8 @@
-//! What it means that a thread stands in the routine or in a stub, and how it is set back to where it would be without us: to the function's
-//! first instruction, or behind the call.
+//! What it means that a thread stands in the routine or in a stub, and how it is set back to where it would be without
+//! us: to the function's first instruction, or behind the call.
 //!
-//! The routine saves registers by straight code to places that do not move, so its labels tell for each instruction where they are.
+//! The routine saves registers by straight code to places that do not move, so its labels tell for each instruction
+//! where they are.
 
 use super::frames::{self, Frame, copy_in};
 use super::layout::{
@@ -83,17 +84,19 @@ pub struct Code {
 /// What has become of the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Undone {
-    /// It has not begun: the thread goes to the function's first instruction, with these registers. Nothing was recorded.
+    /// It has not begun: the thread goes to the function's first instruction, with these registers. Nothing was
+    /// recorded.
     NotBegun(Stub, Regs),
-    /// The same, but what is recorded before the function runs was: when the thread comes to the first instruction again, that counts no more. A frame that
-    /// it has made is still there.
+    /// The same, but what is recorded before the function runs was: when the thread comes to the first instruction
+    /// again, that counts no more. A frame that it has made is still there.
     Counted(Stub, Regs),
-    /// The function has run: the thread goes on behind the call, with these registers. The frame, if its end is yet to be told, with the
-    /// function's result.
+    /// The function has run: the thread goes on behind the call, with these registers. The frame, if its end is yet to
+    /// be told, with the function's result.
     Left(Regs, Option<(Frame, u64)>),
 }
 
-/// The saved registers, in the order in which they are pushed, and the lengths of the instructions that push and pop them.
+/// The saved registers, in the order in which they are pushed, and the lengths of the instructions that push and pop
+/// them.
 const SAVED: [(usize, u64); 8] = [
     (reg::RCX, 1),
     (reg::RDX, 1),
@@ -132,14 +135,15 @@ impl Place<'_> {
         pc >= self.region && pc.0 - self.region.0 < ENTRIES
     }
 
-    /// Whether a program counter is at one of the instructions that read the timestamp counter, which a program may have been forbidden.
+    /// Whether a program counter is at one of the instructions that read the timestamp counter, which a program may
+    /// have been forbidden.
     pub fn is_at_clock(&self, pc: Addr) -> bool {
         let clocks = [self.code.clock_entered, self.code.clock_walked];
         pc.0.checked_sub(self.region.0).is_some_and(|offset| clocks.contains(&offset))
     }
 
-    /// Where the saved registers of a thread in the routine begin, and how many are on the stack: those that were pushed and not popped yet,
-    /// the oldest first. None where that is all.
+    /// Where the saved registers of a thread in the routine begin, and how many are on the stack: those that were
+    /// pushed and not popped yet, the oldest first. None where that is all.
     fn saved(&self, offset: u64) -> Option<usize> {
         let code = self.code;
         if (code.long..code.enter).contains(&offset) {
@@ -182,8 +186,9 @@ impl Place<'_> {
         None
     }
 
-    /// Sets a thread back that stands at `regs.rip` in the code region: completes or takes back what the routine had begun in the shared region, and says
-    /// where the thread goes. None if the thread is not there, or its stack or cell is not as the routine leaves it.
+    /// Sets a thread back that stands at `regs.rip` in the code region: completes or takes back what the routine had
+    /// begun in the shared region, and says where the thread goes. None if the thread is not there, or its stack or
+    /// cell is not as the routine leaves it.
     pub fn undo<M>(&self, regs: &Regs, shared: &dyn Shared, memory: &mut M) -> Option<Undone>
     where
         M: ReadMemory + ?Sized,
@@ -323,7 +328,8 @@ impl Place<'_> {
         Some(Undone::NotBegun(*stub, regs))
     }
 
-    /// Frames that are empty are not counted any more: those that were claimed, and dead ones that the thread was about to drop.
+    /// Frames that are empty are not counted any more: those that were claimed, and dead ones that the thread was about
+    /// to drop.
     fn trim(&self, shared: &dyn Shared) {
         let Some(cell) = self.cell else { return };
         let depth = frames::depth(shared, cell);
@@ -414,8 +420,8 @@ impl Place<'_> {
         Some(Undone::NotBegun(*stub, regs))
     }
 
-    /// The call with these registers at its entry has not begun after all: it is counted, or picked, when it comes again. `counted`: how far it was counted, if it
-    /// was. Whether it had a frame that says so.
+    /// The call with these registers at its entry has not begun after all: it is counted, or picked, when it comes
+    /// again. `counted`: how far it was counted, if it was. Whether it had a frame that says so.
     fn drop_own(&self, stub: &Stub, entered: &Regs, counted: Counted, shared: &dyn Shared) -> bool {
         let Some(frame) = frames::at_slot(shared, self.cell, Addr(entered.sp())) else { return false };
         if let Some(copy) = frame.copy() {

@@ -61,8 +61,8 @@ pub struct PathBlock {
     pub block: usize,
     /// How far behind its start the pointer to it points, in bytes.
     pub target_offset: u64,
-    /// Where in it the pointer to the next block lies, in bytes. None in the last block, where the next block is the one that
-    /// this one lies in, and further than 32 GiB behind the start.
+    /// Where in it the pointer to the next block lies, in bytes. None in the last block, where the next block is the
+    /// one that this one lies in, and further than 32 GiB behind the start.
     pub next_offset: Option<u64>,
 }
 
@@ -120,8 +120,8 @@ struct Candidate {
 }
 
 impl Walk<'_> {
-    /// Finds what hangs on start pointers from the roots on. Returns what pointers into the inside led to first, in the order
-    /// of depth; some of those blocks may have become reachable since.
+    /// Finds what hangs on start pointers from the roots on. Returns what pointers into the inside led to first, in the
+    /// order of depth; some of those blocks may have become reachable since.
     fn reachable(&mut self) -> Vec<Candidate> {
         let graph = self.graph;
         let mut candidates = Candidates { all: Vec::new(), known: vec![false; self.classes.len()] };
@@ -210,11 +210,11 @@ impl Walk<'_> {
         }
     }
 
-    /// Sorts out what no root leads to. Definite are the blocks that no other leaked block leads to, and of each cycle that
-    /// no block outside of it leads to, the one with the smallest address. All others hang on one of these.
+    /// Sorts out what no root leads to. Definite are the blocks that no other leaked block leads to, and of each cycle
+    /// that no block outside of it leads to, the one with the smallest address. All others hang on one of these.
     ///
-    /// (Memcheck takes the blocks in the order of addresses and stops at what an earlier one has taken. If a later block leads
-    /// into the middle of a cycle, it finds two definite blocks.)
+    /// (Memcheck takes the blocks in the order of addresses and stops at what an earlier one has taken. If a later
+    /// block leads into the middle of a cycle, it finds two definite blocks.)
     fn leaked(&mut self) {
         let blocks = self.classes.len() as u32;
         let found: Vec<bool> = (0..blocks).map(|block| !self.is_new(block)).collect();
@@ -306,7 +306,8 @@ impl Scan {
         self.index.find(addr.0).map(|(block, _)| block as usize)
     }
 
-    /// The definitely leaked block that an indirectly leaked one hangs on. Each hangs on one, even if several lead to it.
+    /// The definitely leaked block that an indirectly leaked one hangs on. Each hangs on one, even if several lead to
+    /// it.
     pub fn leader(&self, number: usize) -> Option<usize> {
         match self.via.get(number) {
             Some(Via::Leader(leader)) => Some(*leader as usize),
@@ -326,8 +327,8 @@ impl Scan {
         }
     }
 
-    /// A way from a root to a reachable or possibly leaked block with as few blocks on it as there can be; None for others.
-    /// To a reachable block it has pointers to starts only.
+    /// A way from a root to a reachable or possibly leaked block with as few blocks on it as there can be; None for
+    /// others. To a reachable block it has pointers to starts only.
     pub fn path_to(&self, number: usize) -> Option<Path> {
         let mut steps = Vec::new();
         let mut number = number;

@@ -8,8 +8,9 @@ use std::ops::Range;
 pub(super) struct Edge {
     /// The block pointed to.
     pub(super) target: u32,
-    /// Where in its own block the pointer lies: counted in words from its first aligned one, or [`NO_PLACE`]; of a pointer into the inside of a block, and of one far behind its block's start,
-    /// [`INSIDE`] and its number in [`Edges::interiors`].
+    /// Where in its own block the pointer lies: counted in words from its first aligned one, or [`NO_PLACE`]; of a
+    /// pointer into the inside of a block, and of one far behind its block's start, [`INSIDE`] and its number in
+    /// [`Edges::interiors`].
     place: u32,
 }
 
@@ -27,7 +28,8 @@ const NO_PLACE: u32 = INSIDE - 1;
 pub struct Pointer {
     /// The number of the block pointed to.
     pub target: u32,
-    /// How far behind its own block's start it lies, in bytes. None: there is no word, the block lies in the other one; or it lies further than 32 GiB behind the start.
+    /// How far behind its own block's start it lies, in bytes. None: there is no word, the block lies in the other one;
+    /// or it lies further than 32 GiB behind the start.
     pub at: Option<u64>,
     /// How far behind the start of the other block it points, in bytes.
     pub into: u64,
@@ -146,7 +148,8 @@ impl Edges {
         self.left_out
     }
 
-    /// Takes out the edges that are not to be `kept`, by their block. No second table is made of them: there may be gigabytes.
+    /// Takes out the edges that are not to be `kept`, by their block. No second table is made of them: there may be
+    /// gigabytes.
     fn keep(&mut self, mut is_kept: impl FnMut(u32, Edge) -> bool) {
         let (mut kept, mut number, mut block) = (0, 0, 0);
         let mut ends = self.ends.iter_mut().peekable();

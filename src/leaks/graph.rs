@@ -51,8 +51,8 @@ pub struct Pointers {
 }
 
 impl Pointers {
-    /// Reads the blocks and the roots. What can't be read is left out and counted; so are the pages of large ranges that
-    /// [`ReadMemory::touched`] leaves out, but for the count.
+    /// Reads the blocks and the roots. What can't be read is left out and counted; so are the pages of large ranges
+    /// that [`ReadMemory::touched`] leaves out, but for the count.
     pub fn read(index: &BlockIndex, roots: &Roots, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Self {
         let (all, starts) = (0..index.blocks().len(), index.starts());
         let blocks = PartRead::of(index, &starts, all, memory, &options.files, &mut ());
@@ -214,7 +214,8 @@ impl Graph {
         Some(self.pointer(block, *edges.get(found)?)).filter(|pointer| pointer.at == Some(offset))
     }
 
-    /// The pointers of roots: what the root is, where its pointer lies (None: not in memory), and the block that it points to.
+    /// The pointers of roots: what the root is, where its pointer lies (None: not in memory), and the block that it
+    /// points to.
     pub fn root_pointers(&self) -> impl Iterator<Item = (RootKind, Option<Addr>, u32)> {
         self.root_targets().map(|(kind, addr, block, _)| (kind, addr, block))
     }

@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct Heuristics {
     /// `std::string` of libstdc++'s old layout: length, capacity and reference count stand before the text.
     pub std_string: bool,
-    /// `new T[n]` with n before the elements; also blocks whose first word is the size of the rest (Memcheck's `length64`,
-    /// which is a special case of it where pointers have 64 bits).
+    /// `new T[n]` with n before the elements; also blocks whose first word is the size of the rest (Memcheck's
+    /// `length64`, which is a special case of it where pointers have 64 bits).
     pub new_array: bool,
     /// A C++ object with several bases, pointed to by a base that is not its first.
     pub multiple_inheritance: bool,
@@ -43,8 +43,8 @@ impl Heuristics {
     };
 }
 
-/// The readable mappings of files: where C++ tables of virtual functions can be, and the functions; and what may end before
-/// its mapping does.
+/// The readable mappings of files: where C++ tables of virtual functions can be, and the functions; and what may end
+/// before its mapping does.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MappedFiles {
     ranges: Vec<FileRange>,

@@ -1,7 +1,7 @@
 //! From an address to the live block that it lies in.
 //!
-//! The blocks are sorted by address. They lie in few *regions* with wide gaps between; a region is cut into buckets, about one
-//! for each block in it, and a table tells where the blocks of each bucket begin.
+//! The blocks are sorted by address. They lie in few *regions* with wide gaps between; a region is cut into buckets,
+//! about one for each block in it, and a table tells where the blocks of each bucket begin.
 
 use crate::addr::Addr;
 use crate::heapmodel::LiveBlock;
@@ -75,13 +75,14 @@ pub(super) fn end_of(block: &LiveBlock) -> u64 {
     block.addr.0.saturating_add(block.size.max(1))
 }
 
-/// One past the last address that may mean a block: those of the sizes of [`COOKIES`] have one more, see [`points_behind`].
+/// One past the last address that may mean a block: those of the sizes of [`COOKIES`] have one more, see
+/// [`points_behind`].
 fn reach_of(block: &LiveBlock) -> u64 {
     end_of(block).saturating_add(u64::from(COOKIES.contains(&block.size)))
 }
 
-/// What C++'s `new T[n]` stores in front of the elements, in bytes: their number, at the elements' alignment (Itanium C++ ABI, 2.7
-/// "Array operator new cookies"). Of `new T[0]` that is all, and the program's pointer is one past it.
+/// What C++'s `new T[n]` stores in front of the elements, in bytes: their number, at the elements' alignment (Itanium
+/// C++ ABI, 2.7 "Array operator new cookies"). Of `new T[0]` that is all, and the program's pointer is one past it.
 const COOKIES: [u64; 2] = [8, 16];
 
 /// Whether a pointer so many bytes behind a block's start is one past its end: what it means must be found out.
@@ -150,7 +151,8 @@ impl BlockIndex {
         &self.blocks
     }
 
-    /// The lower halves of all blocks' addresses, by which pointers to starts are found fast; nothing where those of blocks near each other could be equal.
+    /// The lower halves of all blocks' addresses, by which pointers to starts are found fast; nothing where those of
+    /// blocks near each other could be equal.
     pub fn starts(&self) -> Vec<u32> {
         let is_clear = self.regions.iter().all(|region| region.shift < u32::BITS);
         self.blocks.iter().filter(|_| is_clear).map(|block| block.addr.0 as u32).collect()
@@ -200,7 +202,8 @@ impl BlockIndex {
         (offset < LOW_TAG).then_some((target, offset, true))
     }
 
-    /// The innermost block that holds `addr`, or else the one that it [`points_behind`]; and how far behind its start that is.
+    /// The innermost block that holds `addr`, or else the one that it [`points_behind`]; and how far behind its start
+    /// that is.
     pub fn find(&self, addr: u64) -> Option<(u32, u64)> {
         self.find_among(self.starts_near(addr)?, addr)
     }

@@ -1,10 +1,10 @@
 //! Where a program can hold pointers outside of its heap: module data, stacks, thread-local data, registers, and all
 //! other writable memory that is not the allocator's. Pure.
 //!
-//! What belongs to the allocator is subtracted exactly, as the kernel merges neighbouring mappings: a large malloc and the
-//! program's own mmap may be one line of the maps. In glibc that is the brk heap, the arenas of threads by their
-//! `heap_info`, and single mmapped chunks by their headers (malloc/malloc.c, malloc/arena.c); of other allocators, what a
-//! walk has found, or the mappings that hold blocks.
+//! What belongs to the allocator is subtracted exactly, as the kernel merges neighbouring mappings: a large malloc and
+//! the program's own mmap may be one line of the maps. In glibc that is the brk heap, the arenas of threads by their
+//! `heap_info`, and single mmapped chunks by their headers (malloc/malloc.c, malloc/arena.c); of other allocators, what
+//! a walk has found, or the mappings that hold blocks.
 
 mod glibc;
 mod merged;
@@ -71,9 +71,11 @@ pub struct ThreadState {
     pub regs: Option<Regs>,
     /// What its vector registers hold, word by word.
     pub vectors: Vec<VectorWord>,
-    /// Whether a function may have something in the red zone below the stack pointer: not one that has just called another.
+    /// Whether a function may have something in the red zone below the stack pointer: not one that has just called
+    /// another.
     pub has_red_zone: bool,
-    /// Where the frames of the C library lie that have called main: they hold nothing of the program's, but for old words.
+    /// Where the frames of the C library lie that have called main: they hold nothing of the program's, but for old
+    /// words.
     pub start_frames: Option<Range<Addr>>,
 }
 
@@ -83,8 +85,8 @@ impl ThreadState {
         Self { tid, sp: Some(regs.sp()), regs: Some(regs), vectors, has_red_zone: true, start_frames: None }
     }
 
-    /// A thread that has just called a function, without arguments that matter: it has no use for what a function need not keep,
-    /// vector registers included.
+    /// A thread that has just called a function, without arguments that matter: it has no use for what a function need
+    /// not keep, vector registers included.
     pub fn in_call(tid: i32, regs: &Regs) -> Self {
         let regs = regs.kept_by_callees();
         Self {
@@ -124,15 +126,15 @@ pub struct RootSources<'a> {
     pub registered: &'a [Range<Addr>],
     /// What the kernel holds.
     pub kernel: &'a KernelHeld,
-    /// The allocator's live blocks, sorted by address; without those of functions that the user declared, which may lie in any
-    /// memory.
+    /// The allocator's live blocks, sorted by address; without those of functions that the user declared, which may lie
+    /// in any memory.
     pub blocks: &'a [LiveBlock],
     /// How the heap is laid out.
     pub layout: HeapLayout,
     /// What is the allocator's own, if its heap was walked.
     pub owned: &'a [Range<Addr>],
-    /// Whether all blocks are known. In a process that was attached to, blocks from before are not: the allocator's memory
-    /// then is a root, but for the blocks that are known.
+    /// Whether all blocks are known. In a process that was attached to, blocks from before are not: the allocator's
+    /// memory then is a root, but for the blocks that are known.
     pub heap_is_known: bool,
 }
 
@@ -274,7 +276,8 @@ fn has_guard(mappings: &[Mapping], index: usize) -> bool {
 }
 
 /// The parts of stacks that hold nothing but old words: what lies below the stack pointers of live threads, the C
-/// library's frames below main, and the stacks of ended threads, which glibc keeps for new ones; and where the descriptors of those lie.
+/// library's frames below main, and the stacks of ended threads, which glibc keeps for new ones; and where the
+/// descriptors of those lie.
 fn unused_stacks(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> (Vec<Range<Addr>>, Vec<Addr>) {
     let mappings = sources.mappings;
     let mut unused = Vec::new();

@@ -60,8 +60,8 @@ impl BlockEdges<'_> {
         self.hits.push(hit);
     }
 
-    /// Looks up what has been noted, in two rounds: a pointer leads to memory that is in no cache, and the processor waits for
-    /// many such words at once if none depends on another.
+    /// Looks up what has been noted, in two rounds: a pointer leads to memory that is in no cache, and the processor
+    /// waits for many such words at once if none depends on another.
     fn look_up(&mut self) {
         let Self { index, starts, first, hits, edges } = self;
         let mut near = [const { None }; BATCH];
@@ -92,7 +92,8 @@ pub trait BlockVisitor {
     /// How many bytes from a block's start it wants to see: 64 KiB at most.
     fn wanted(&self, block: &LiveBlock) -> usize;
 
-    /// Looks at the bytes that it wanted of the block with this number. Blocks come in the order of their numbers; one that can't be read does not come. More can be read from `memory`.
+    /// Looks at the bytes that it wanted of the block with this number. Blocks come in the order of their numbers; one
+    /// that can't be read does not come. More can be read from `memory`.
     fn look(&mut self, number: usize, block: &LiveBlock, bytes: &[u8], memory: &mut dyn ReadMemory);
 
     /// Looks at a word of these bytes that may point to a block, and at what stands behind it.
@@ -339,7 +340,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Shows so many bytes from `start` on, [`WINDOW`] at most, if they can be read. If memory must be read, it may be read up to `ahead()`.
+    /// Shows so many bytes from `start` on, [`WINDOW`] at most, if they can be read. If memory must be read, it may be
+    /// read up to `ahead()`.
     fn show(
         &mut self,
         start: u64,

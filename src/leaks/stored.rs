@@ -8,8 +8,9 @@ use super::scan::Unreadable;
 use crate::heapmodel::LiveBlock;
 
 impl Graph {
-    /// Makes one of blocks in the order of addresses, of equal ones the largest first, and of their pointers as [`Graph::pointers`] tells them: `next` gives each with the number
-    /// of the block that it lies in, in the order of the blocks, and None at the end. It has no roots.
+    /// Makes one of blocks in the order of addresses, of equal ones the largest first, and of their pointers as
+    /// [`Graph::pointers`] tells them: `next` gives each with the number of the block that it lies in, in the order of
+    /// the blocks, and None at the end. It has no roots.
     ///
     /// # Errors
     /// Those of `next`.

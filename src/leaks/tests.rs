@@ -125,7 +125,8 @@ fn inside(n: usize) -> u64 {
     block(n) + 32
 }
 
-/// The nine cases of the Valgrind manual (4.2.8); the last block of each is the one that the case is about, block 0 in all.
+/// The nine cases of the Valgrind manual (4.2.8); the last block of each is the one that the case is about, block 0 in
+/// all.
 #[test]
 fn the_nine_cases() {
     type Links = &'static [(usize, bool)];

@@ -40,8 +40,8 @@ impl MapIndex {
         self.mappings.get(after.checked_sub(1)?).filter(|m| m.contains(addr))
     }
 
-    /// A page-aligned address at which `size` bytes are free, all of them within the reach of a rel32 operand from `near`
-    /// and the module around it.
+    /// A page-aligned address at which `size` bytes are free, all of them within the reach of a rel32 operand from
+    /// `near` and the module around it.
     ///
     /// The nearest gap below is preferred, since .bss and the heap grow upwards, then the nearest above. Keeps a guard
     /// page on either side and clear of where the stack and the heap may grow to.
@@ -60,8 +60,8 @@ impl MapIndex {
         below.iter().rev().copied().find_map(fit).or_else(|| above.iter().copied().find_map(fit))
     }
 
-    /// A page-aligned address in the middle of the largest gap, with `size` bytes free: far from where the kernel puts the next mapping, so that the
-    /// program's own lie where they would without us.
+    /// A page-aligned address in the middle of the largest gap, with `size` bytes free: far from where the kernel puts
+    /// the next mapping, so that the program's own lie where they would without us.
     pub fn find_distant_gap(&self, size: u64) -> Option<Addr> {
         // The vsyscall page lies beyond what a program can map.
         let clipped = self.gaps().into_iter().map(|(start, end)| (start.max(LOWEST), end.min(HIGHEST)));

@@ -63,8 +63,8 @@ impl MappedModule {
 
 /// Groups mappings, given in the order of addresses, into the objects that have executable parts.
 ///
-/// Successive mappings of one file are one object, unless the file begins anew (dlmopen loads a library twice). Files that
-/// are merely mapped as data are left out.
+/// Successive mappings of one file are one object, unless the file begins anew (dlmopen loads a library twice). Files
+/// that are merely mapped as data are left out.
 pub fn modules(mappings: &[Mapping]) -> Vec<MappedModule> {
     let mut found: Vec<MappedModule> = Vec::new();
     let mut current: Option<MappedModule> = None;

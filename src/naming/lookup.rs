@@ -1,5 +1,5 @@
-//! Names are looked up on a thread of their own: debug files may be large, or made to take for ever. The user is told what takes
-//! long, and a signal ends it: what has no name by then is told by its address.
+//! Names are looked up on a thread of their own: debug files may be large, or made to take for ever. The user is told
+//! what takes long, and a signal ends it: what has no name by then is told by its address.
 
 use crate::addr::{ModuleId, ObjAddr};
 use crate::profile::SymbolStatus;
@@ -47,8 +47,8 @@ impl Patience {
     /// Whether names are still to be looked up.
     fn lasts(&mut self) -> bool {
         while self.ended_by.is_none() {
-            // Other signals than those mean something for the tracing, which is over. (When the CPU time is up, the kernel
-            // kills a second later.)
+            // Other signals than those mean something for the tracing, which is over. (When the CPU time is up, the
+            // kernel kills a second later.)
             let Some(signal) = control::next_signal(Duration::ZERO) else { return true };
             if !control::is_request_to_end(signal) && signal != control::CPU_TIME {
                 continue;
@@ -106,7 +106,8 @@ enum Answer {
     Warnings(Vec<String>),
 }
 
-/// A symbolizer on another thread. That thread is left alone where names are not waited for any more, and ends with heaptrace.
+/// A symbolizer on another thread. That thread is left alone where names are not waited for any more, and ends with
+/// heaptrace.
 pub struct Lookup<'a> {
     patience: &'a mut Patience,
     questions: Sender<Question>,

@@ -1,8 +1,8 @@
-//! Code of ours in an address space, where nothing of the program's is: pads, the code of remote calls, the SIGTRAP fallback.
-//! Hands out room near the code that it belongs to, and knows what lies where.
+//! Code of ours in an address space, where nothing of the program's is: pads, the code of remote calls, the SIGTRAP
+//! fallback. Hands out room near the code that it belongs to, and knows what lies where.
 //!
-//! The room is the slack behind a module's executable segment (zero bytes up to the page's end), or a mapping that was made in
-//! the target. Nothing is moved or freed while its region is mapped: a thread may sleep in it.
+//! The room is the slack behind a module's executable segment (zero bytes up to the page's end), or a mapping that was
+//! made in the target. Nothing is moved or freed while its region is mapped: a thread may sleep in it.
 
 mod entry;
 mod reach;
@@ -121,8 +121,8 @@ impl OwnCode {
         }
     }
 
-    /// Builds the pad for the instruction at `at` and gives it a place, the nearest that is in reach, or the one that it
-    /// had before. `code` is as for [`build_pad`], `module` the one that `at` is in.
+    /// Builds the pad for the instruction at `at` and gives it a place, the nearest that is in reach, or the one that
+    /// it had before. `code` is as for [`build_pad`], `module` the one that `at` is in.
     ///
     /// # Errors
     /// [`PadError::NoRoom`]: add a region within 2 GiB of `at` and try again. [`PadError::Step`]: there is no pad.
@@ -212,8 +212,8 @@ impl OwnCode {
         self.sigtrap_fallback = self.sigtrap_fallback.filter(|at| !range.contains(at));
     }
 
-    /// All addresses that hold code of ours, as few ranges, without the piece that begins at `except`. And without moved entries: a thread in a
-    /// stub may come to one at any time, when nothing else of ours is left.
+    /// All addresses that hold code of ours, as few ranges, without the piece that begins at `except`. And without
+    /// moved entries: a thread in a stub may come to one at any time, when nothing else of ours is left.
     pub fn ranges(&self, except: Option<Addr>) -> Vec<Range<Addr>> {
         let mut ranges: Vec<Range<Addr>> = Vec::new();
         for (&start, piece) in self.pieces.iter() {

@@ -105,8 +105,8 @@ fn a_range_at_either_end_of_the_address_space_is_no_panic() {
 }
 
 proptest! {
-    /// Against memory in which patches of all lengths are really written, wholly or only begun; read through windows that cut
-    /// them anywhere.
+    /// Against memory in which patches of all lengths are really written, wholly or only begun; read through windows
+    /// that cut them anywhere.
     #[test]
     fn masking_gives_the_original_back(
         code in prop::collection::vec(any::<u8>(), 1..300),

@@ -1,7 +1,7 @@
 //! The live blocks one by one, and how many had been allocated by when: for formats that show single blocks.
 
-/// So many blocks at most are told one by one; of more, those of one stack that came at about the same time are told together. As many nodes as
-/// Chrome's developer tools open.
+/// So many blocks at most are told one by one; of more, those of one stack that came at about the same time are told
+/// together. As many nodes as Chrome's developer tools open.
 pub const MAX_BLOCKS: usize = 7_999_998;
 
 /// The blocks that are live in a heap. `S` names a stack.

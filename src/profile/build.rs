@@ -1,8 +1,8 @@
 //! The finished profile from the model's snapshot, the interned stacks and the names of their addresses. Pure.
 //!
-//! Exported stacks begin at the allocator's caller: `operator new` and its kin and Rust's allocator shims are dropped, and
-//! stacks and samples that are equal then are merged. Order and numbering depend on bytes and names only, not on the order of
-//! hash tables.
+//! Exported stacks begin at the allocator's caller: `operator new` and its kin and Rust's allocator shims are dropped,
+//! and stacks and samples that are equal then are merged. Order and numbering depend on bytes and names only, not on
+//! the order of hash tables.
 
 use super::identity::is_unresolved;
 use super::samples::SAMPLE;
@@ -288,7 +288,8 @@ const NO_SAMPLE: u32 = u32::MAX;
 struct Exported {
     /// Index into the profile's stacks.
     stack: usize,
-    /// Index into the strings: the C++ operator through which the allocator was called, if that was dropped from the stack.
+    /// Index into the strings: the C++ operator through which the allocator was called, if that was dropped from the
+    /// stack.
     operator: Option<usize>,
 }
 

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 pub struct Cost {
     /// Wall time of the traced span, ns.
     pub wall_ns: u64,
-    /// For how long the program had to wait for heaptrace, ns: by how much tracing has prolonged its run, as far as could be
-    /// measured. None where that is not known.
+    /// For how long the program had to wait for heaptrace, ns: by how much tracing has prolonged its run, as far as
+    /// could be measured. None where that is not known.
     pub waited_ns: Option<u64>,
-    /// Between which bounds [`Self::waited_ns`] lies with a probability of about 90 %, ns, where it is an estimate from few looks at the threads: that of a run of
-    /// less than some ten seconds.
+    /// Between which bounds [`Self::waited_ns`] lies with a probability of about 90 %, ns, where it is an estimate from
+    /// few looks at the threads: that of a run of less than some ten seconds.
     pub waited_range_ns: Option<(u64, u64)>,
     /// CPU time of all threads, ns, of that in user mode.
     pub cpu_ns: u64,
@@ -21,7 +21,8 @@ pub struct Cost {
     pub stops_cpu_ns: u64,
     /// The part of it that was certainly the program's, besides the allocator's, ns.
     pub known_cpu_ns: u64,
-    /// Sum over all stops of the time that heaptrace worked on them, ns: from its noticing of a stop to the task's resumption.
+    /// Sum over all stops of the time that heaptrace worked on them, ns: from its noticing of a stop to the task's
+    /// resumption.
     pub stopped_ns: u64,
     /// The longest single stop, ns.
     pub stopped_max_ns: u64,
@@ -30,12 +31,14 @@ pub struct Cost {
     /// Those of them that the jump engine recorded without a stop.
     #[serde(default)]
     pub events_without_stop: u64,
-    /// The part of [`Self::cpu_ns`] that the jump engine took to record those events, by the clock samples of its routine, ns.
+    /// The part of [`Self::cpu_ns`] that the jump engine took to record those events, by the clock samples of its
+    /// routine, ns.
     #[serde(default)]
     pub recording_ns: u64,
     /// ptrace stops handled.
     pub stops: u64,
-    /// How the process came to the jump engine, if it did: the last image that has. Of several processes, the one that came to it after the shortest time.
+    /// How the process came to the jump engine, if it did: the last image that has. Of several processes, the one that
+    /// came to it after the shortest time.
     #[serde(default)]
     pub promotion: Option<PromotedAt>,
     /// What the cost depended on.
@@ -47,7 +50,8 @@ pub struct Cost {
 pub struct PromotedAt {
     /// After so long of its being traced, ns.
     pub after_ns: u64,
-    /// The part of the time before that its stops had taken, in tenths of a percent, which was too much (`--engine auto`). None: it was asked for (`--engine jump`).
+    /// The part of the time before that its stops had taken, in tenths of a percent, which was too much (`--engine
+    /// auto`). None: it was asked for (`--engine jump`).
     pub stops_permille: Option<u32>,
     /// How often it was tried before, in vain.
     #[serde(default)]
@@ -68,7 +72,8 @@ pub struct Conditions {
     pub jump: bool,
 }
 
-/// What a stop costs the task where that could not be measured, ns: 4.3 to 5.4 µs were found on one virtual machine (kernel 6.18).
+/// What a stop costs the task where that could not be measured, ns: 4.3 to 5.4 µs were found on one virtual machine
+/// (kernel 6.18).
 const STOP_CPU_NS: u64 = 4_500;
 
 /// What an allocator's function takes at least, ns.
@@ -77,23 +82,25 @@ const EVENT_CPU_NS: u64 = 25;
 /// The kernel's tick, mostly, ns.
 const TICK_NS: u64 = 4_000_000;
 
-/// Of the CPU time of the stops, so many percent count as user mode: caches and address translation are cold after each. 5.7 to 7.6 were
-/// found where a program did nothing but allocate.
+/// Of the CPU time of the stops, so many percent count as user mode: caches and address translation are cold after
+/// each. 5.7 to 7.6 were found where a program did nothing but allocate.
 const STOPS_USER_PERCENT: u64 = 7;
 
-/// What is left of the CPU time when that of the stops is taken away means something if it is more than one part in so many of it.
+/// What is left of the CPU time when that of the stops is taken away means something if it is more than one part in so
+/// many of it.
 const UNCERTAIN: u64 = 2;
 
 /// The same of what recording without stops has taken.
 const UNCERTAIN_RECORDING: u64 = 4;
 
-/// Where a program takes less CPU time than this for each event that is recorded without a stop, recording is most of it (130 to 150 ns were found where
-/// it did nothing else, 300 and more in real programs).
+/// Where a program takes less CPU time than this for each event that is recorded without a stop, recording is most of
+/// it (130 to 150 ns were found where it did nothing else, 300 and more in real programs).
 const ALLOCATES_ONLY_NS: u64 = 200;
 
 impl Cost {
-    /// CPU time that the program would have needed without heaptrace, about, ns. The kernel's work at the stops is mostly far more than
-    /// that, and known to a half only: where the rest is less, it is what ran in user mode, and what is known otherwise.
+    /// CPU time that the program would have needed without heaptrace, about, ns. The kernel's work at the stops is
+    /// mostly far more than that, and known to a half only: where the rest is less, it is what ran in user mode, and
+    /// what is known otherwise.
     pub fn own_cpu_ns(&self) -> u64 {
         let stops = self.stops_cpu_or_guess_ns();
         let rest = self.cpu_ns.saturating_sub(stops).saturating_sub(self.recording_ns);
@@ -128,8 +135,9 @@ impl Cost {
         user.max(self.known_cpu_ns.saturating_add(self.events.saturating_mul(EVENT_CPU_NS)))
     }
 
-    /// Whether the program did hardly more than call its allocator. What recording took of it is then too little by what its processor waited for the
-    /// memory that it shares with the tracer's, which ordinary programs' own work hides: the slowdown is that or more.
+    /// Whether the program did hardly more than call its allocator. What recording took of it is then too little by
+    /// what its processor waited for the memory that it shares with the tracer's, which ordinary programs' own work
+    /// hides: the slowdown is that or more.
     pub fn is_at_least(&self) -> bool {
         let recorded = self.events_without_stop;
         recorded > self.events / 2 && self.cpu_ns / recorded < ALLOCATES_ONLY_NS

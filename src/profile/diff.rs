@@ -1,6 +1,7 @@
 //! What has changed from one profile to another, stack by stack. Pure.
 //!
-//! Stacks are the same if their functions have the same names, innermost first: so builds compare whose addresses and lines differ.
+//! Stacks are the same if their functions have the same names, innermost first: so builds compare whose addresses and
+//! lines differ.
 
 use super::value::Value;
 use super::{Amount, Profile, Samples};
@@ -78,7 +79,8 @@ pub struct Diff {
 }
 
 impl Diff {
-    /// Compares; `before` and `after` come with their samples as they are to be counted, scaled up if they are of picked blocks.
+    /// Compares; `before` and `after` come with their samples as they are to be counted, scaled up if they are of
+    /// picked blocks.
     pub fn new(before: (&Profile, &Samples), after: (&Profile, &Samples), value: Value) -> Self {
         let old = sums(before, value);
         let new = sums(after, value);

@@ -37,22 +37,23 @@ pub struct LeakSite {
     pub alloc_fn: usize,
     /// The live blocks allocated here, by class.
     pub amounts: ClassAmounts,
-    /// Indirectly leaked blocks, wherever allocated, that hang on the definitely leaked ones of this site: each indirect block
-    /// hangs on one site only.
+    /// Indirectly leaked blocks, wherever allocated, that hang on the definitely leaked ones of this site: each
+    /// indirect block hangs on one site only.
     pub holds: Amount,
     /// By what pointers its possibly leaked blocks are reached, where those are doubtful themselves.
     pub doubts: Doubts,
     /// The way from a root to the largest reachable block of this site, or else to the largest possible one.
     pub path: Option<RetentionPath>,
-    /// For each class an index into [`super::Profile::suppressions`]: the rule that hides the site's blocks of this class from the
-    /// verdict. Rules can be made for one class, as loss records of Memcheck are of one class each.
+    /// For each class an index into [`super::Profile::suppressions`]: the rule that hides the site's blocks of this
+    /// class from the verdict. Rules can be made for one class, as loss records of Memcheck are of one class each.
     pub suppressed_by: [Option<usize>; 4],
     /// How each class compares with the baseline, if there is one.
     pub baseline: [Option<BaselineStatus>; 4],
 }
 
 impl LeakSite {
-    /// The retention path, for the class that it belongs to: the reachable blocks if there are any, else the possible ones.
+    /// The retention path, for the class that it belongs to: the reachable blocks if there are any, else the possible
+    /// ones.
     pub fn path_of(&self, class: LeakClass) -> Option<&RetentionPath> {
         let [_, _, possible, reachable] = self.amounts;
         let of = if reachable.objects > 0 { LeakClass::Reachable } else { LeakClass::Possible };
@@ -60,15 +61,16 @@ impl LeakSite {
         self.path.as_ref().filter(|_| class == of && amount.objects > 0)
     }
 
-    /// Whether a leak of this class here counts: it is of one of the kinds, not suppressed, and not known from the baseline.
+    /// Whether a leak of this class here counts: it is of one of the kinds, not suppressed, and not known from the
+    /// baseline.
     pub fn counts(&self, leak_kinds: &[bool; 4], class: LeakClass) -> bool {
         leak_kinds.get(class as usize).copied().unwrap_or(false)
             && self.hidden_by(class).is_none()
             && self.compared(class) != Some(BaselineStatus::Known)
     }
 
-    /// Whether the site's own blocks of a class fail the check: by themselves, or by what hangs on them. Indirect blocks never
-    /// do: that is charged to the block whose loss lost them.
+    /// Whether the site's own blocks of a class fail the check: by themselves, or by what hangs on them. Indirect
+    /// blocks never do: that is charged to the block whose loss lost them.
     pub fn fails(&self, leak_kinds: &[bool; 4], class: LeakClass) -> bool {
         let judged = self.judged();
         let failing = |class: LeakClass| {
@@ -87,8 +89,9 @@ impl LeakSite {
         if class == LeakClass::Definite { direct.plus(self.holds) } else { direct }
     }
 
-    /// What speaks for the site in the verdict, by class: its own blocks, but for the indirect class what hangs on its definitely
-    /// leaked blocks, wherever that was allocated. So each indirect block is judged with the one block whose loss lost it.
+    /// What speaks for the site in the verdict, by class: its own blocks, but for the indirect class what hangs on its
+    /// definitely leaked blocks, wherever that was allocated. So each indirect block is judged with the one block whose
+    /// loss lost it.
     pub const fn judged(&self) -> ClassAmounts {
         let [definite, _, possible, reachable] = self.amounts;
         [definite, self.holds, possible, reachable]
@@ -118,7 +121,8 @@ impl LeakSite {
 /// Why a block is still reachable.
 #[derive(Clone, Debug)]
 pub struct RetentionPath {
-    /// The root in words: ``global `cache` +8 in libfoo.so``, `stack of thread 12 (worker)`, `register rbx of thread 12`.
+    /// The root in words: ``global `cache` +8 in libfoo.so``, `stack of thread 12 (worker)`, `register rbx of thread
+    /// 12`.
     pub root: String,
     /// Where the root's pointer lies; None for a register.
     pub root_address: Option<Addr>,
@@ -358,7 +362,8 @@ pub struct Verdict {
     pub reasons: Vec<String>,
     /// The exit status of `check`.
     pub exit_status: u8,
-    /// Which classes of leaks counted, indexed by `LeakClass as usize`; none where all leaks together keep within their budget.
+    /// Which classes of leaks counted, indexed by `LeakClass as usize`; none where all leaks together keep within their
+    /// budget.
     pub leak_kinds: [bool; 4],
     /// Whether errors in the use of the heap counted.
     pub errors: bool,
@@ -392,7 +397,8 @@ impl Budget {
 mod tests {
     use super::*;
 
-    /// Two calls in one function have one id: nothing that stayed as it was counts as growth, and what grows counts once.
+    /// Two calls in one function have one id: nothing that stayed as it was counts as growth, and what grows counts
+    /// once.
     #[test]
     fn growth_is_told_by_id_where_several_sites_have_one() {
         let amount = |objects, bytes| Amount { objects, bytes };

@@ -1,7 +1,7 @@
 //! One profile of several processes. Pure.
 //!
-//! Blocks that came over a fork are their allocating process's: they count once. A process's peak is its own; the sum of all is
-//! what the merged profile calls the peak, although they need not have been at one moment.
+//! Blocks that came over a fork are their allocating process's: they count once. A process's peak is its own; the sum
+//! of all is what the merged profile calls the peak, although they need not have been at one moment.
 
 use super::build::order;
 use super::leaks::{LeakSite, Leaks, Suppression};

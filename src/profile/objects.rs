@@ -1,8 +1,10 @@
-//! The types of the objects that blocks were allocated for, as far as code tells: the names of the allocator's callers (`std::__new_allocator<T>::allocate`,
-//! `alloc::boxed::Box<T>::new`), or the line of source that called it (`new T`, `malloc(sizeof(T))`).
+//! The types of the objects that blocks were allocated for, as far as code tells: the names of the allocator's callers
+//! (`std::__new_allocator<T>::allocate`, `alloc::boxed::Box<T>::new`), or the line of source that called it (`new T`,
+//! `malloc(sizeof(T))`).
 //!
-//! A type is exact where the function named allocates memory for nothing else, and runs no other code that might allocate and be inlined unseen. It is inferred
-//! where another reading is possible: in functions that also construct objects, in modules without debug information, and wherever source is read.
+//! A type is exact where the function named allocates memory for nothing else, and runs no other code that might
+//! allocate and be inlined unseen. It is inferred where another reading is possible: in functions that also construct
+//! objects, in modules without debug information, and wherever source is read.
 
 mod cxx;
 mod rust;
@@ -84,7 +86,8 @@ enum Told {
     Other,
 }
 
-/// The type that the innermost frames tell, and the number of the frame that called for memory: the first that does not only hand on what its caller has asked for.
+/// The type that the innermost frames tell, and the number of the frame that called for memory: the first that does not
+/// only hand on what its caller has asked for.
 fn told<'a>(
     frames: impl Iterator<Item = Caller<'a>>,
     known: &mut FxHashMap<usize, Told>,
@@ -116,7 +119,8 @@ fn told_by_name(name: &str) -> Told {
 type Place<'a> = (&'a Path, &'a str, u32);
 
 impl Profile {
-    /// Finds the types of the objects on the stacks of which they are not known yet. `line_of`: a line of source, if it may be read and is what the module was made of.
+    /// Finds the types of the objects on the stacks of which they are not known yet. `line_of`: a line of source, if it
+    /// may be read and is what the module was made of.
     pub fn find_object_types(&mut self, line_of: &mut dyn FnMut(&Path, &str, u32) -> Option<String>) {
         let mut names: FxHashMap<String, Arc<str>> = FxHashMap::default();
         let mut of_functions: FxHashMap<usize, Told> = FxHashMap::default();

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 /// Live blocks of one test, one stack and one class, when memory was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LiveOfTest {
-    /// Index into [`super::Profile::stacks`]: where they were allocated; of indirectly leaked ones, where the block was that they hang on.
+    /// Index into [`super::Profile::stacks`]: where they were allocated; of indirectly leaked ones, where the block was
+    /// that they hang on.
     pub stack: usize,
     /// What became of them.
     pub class: LeakClass,

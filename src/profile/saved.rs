@@ -108,7 +108,8 @@ impl Holds {
 pub enum Writer {
     /// heaptrace.
     Heaptrace,
-    /// Fuchsia's memory_sampler, or another tool with its six columns. Each of its files counts live blocks as allocated.
+    /// Fuchsia's memory_sampler, or another tool with its six columns. Each of its files counts live blocks as
+    /// allocated.
     MemorySampler,
     /// Another tool.
     Other,
@@ -172,8 +173,8 @@ impl Saved {
 }
 
 impl super::Profile {
-    /// Adds the amounts of all samples to the totals. What was freed is told by the stacks that freed, if `deallocated`, else by those
-    /// that allocated.
+    /// Adds the amounts of all samples to the totals. What was freed is told by the stacks that freed, if
+    /// `deallocated`, else by those that allocated.
     pub(crate) fn add_sums(&mut self, deallocated: bool) {
         let totals = &mut self.totals;
         for sample in self.samples.iter() {

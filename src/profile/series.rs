@@ -1,10 +1,12 @@
 //! One profile of many saved ones: the parts of a session, the processes of a fleet. Pure.
 //!
-//! The parts of one session share blocks: allocated and freed amounts add up, what is live is told by the newest part, the peak by
-//! the part with the largest one. Different sessions have nothing in common: all amounts add up, and the sum of the peaks is an upper
-//! bound. Whatever the order and grouping of the files, the result is the same: where it could not be, merging is refused.
+//! The parts of one session share blocks: allocated and freed amounts add up, what is live is told by the newest part,
+//! the peak by the part with the largest one. Different sessions have nothing in common: all amounts add up, and the
+//! sum of the peaks is an upper bound. Whatever the order and grouping of the files, the result is the same: where it
+//! could not be, merging is refused.
 //!
-//! So each file has a [`Head`], [`plan`] says of all heads what each file contributes, and [`Series`] adds file after file.
+//! So each file has a [`Head`], [`plan`] says of all heads what each file contributes, and [`Series`] adds file after
+//! file.
 
 use super::build::order;
 use super::merge::add_up;
@@ -61,7 +63,8 @@ pub struct Series {
 }
 
 impl Series {
-    /// An empty sum, of one session or of several. `scale`: amounts that a file has of picked blocks only become estimates.
+    /// An empty sum, of one session or of several. `scale`: amounts that a file has of picked blocks only become
+    /// estimates.
     pub fn new(single: bool, scale: bool) -> Self {
         Self {
             pool: Pool::new(Place::Lowest),
@@ -290,8 +293,8 @@ fn worse(a: Exit, b: Exit) -> Exit {
     if rank(a) < rank(b) { b } else { a }
 }
 
-/// What the picked blocks of a sample stand for, by their mean size. Live blocks, which memory_sampler counts as allocated, too, have a
-/// mean size of their own.
+/// What the picked blocks of a sample stand for, by their mean size. Live blocks, which memory_sampler counts as
+/// allocated, too, have a mean size of their own.
 fn unsample(sample: &mut Sample, interval: u64) {
     let scaled = |amount: Amount| {
         let size = amount.bytes.checked_div(amount.objects).unwrap_or(0);

@@ -45,8 +45,8 @@ pub type Question = (ModuleId, Vec<ObjAddr>);
 
 /// Knows the names of addresses.
 pub trait Symbolize {
-    /// Resolves `addrs` (ascending look-up addresses: return addresses less one) of `module`. The answer has one entry for each.
-    /// [`ModuleId::NONE`]: code that was made at run time, by its address in the process.
+    /// Resolves `addrs` (ascending look-up addresses: return addresses less one) of `module`. The answer has one entry
+    /// for each. [`ModuleId::NONE`]: code that was made at run time, by its address in the process.
     fn resolve(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Resolution;
 
     /// The variable of `module` that `addr` lies in, demangled, and how many bytes behind its start.

@@ -82,7 +82,8 @@ impl Moments {
         std::iter::once(self.begin).chain(passed).collect()
     }
 
-    /// The blocks that are live in `model`, which has counted births since `earlier` others were; as `most` entries at most.
+    /// The blocks that are live in `model`, which has counted births since `earlier` others were; as `most` entries at
+    /// most.
     pub(super) fn of(&self, model: &HeapModel, earlier: u64, most: usize) -> Births<StackId> {
         let moments = self.list();
         let born = |birth: u64, block: &LiveBlock| {
@@ -101,7 +102,8 @@ impl Moments {
 
 type Placed = (Addr, Born<StackId>);
 
-/// All of them, or, if they are more than `most`, those of one stack and thread together that were born at about one time: about as little as suffices.
+/// All of them, or, if they are more than `most`, those of one stack and thread together that were born at about one
+/// time: about as little as suffices.
 fn fold<I: Iterator<Item = Placed>>(blocks: impl Fn() -> I, moments: &[Moment], most: usize) -> Vec<Placed> {
     let all: Vec<Placed> = blocks().take(most.saturating_add(1)).collect();
     if all.len() <= most {
@@ -118,8 +120,8 @@ fn fold<I: Iterator<Item = Placed>>(blocks: impl Fn() -> I, moments: &[Moment], 
     }
 }
 
-/// Those that were born in the same 2^`shift` moments together; None if these are too many, unless there is nothing `is_last` that could be done: then what has no
-/// room is told without its stack.
+/// Those that were born in the same 2^`shift` moments together; None if these are too many, unless there is nothing
+/// `is_last` that could be done: then what has no room is told without its stack.
 fn fold_by(
     blocks: impl Iterator<Item = Placed>,
     moments: &[Moment],

@@ -1,4 +1,5 @@
-//! What each stack had allocated and live at moments on the way, for formats that show what happened in a part of the time.
+//! What each stack had allocated and live at moments on the way, for formats that show what happened in a part of the
+//! time.
 
 use crate::addr::StackId;
 use crate::event::EventKind;
@@ -26,7 +27,8 @@ impl Heaps {
         Self { kept: Vec::new(), step_ns: FIRST_STEP, next_ns: t_ns }
     }
 
-    /// An event is about to come: the heap before it is kept, if one is due. Of a new program nothing is known of before.
+    /// An event is about to come: the heap before it is kept, if one is due. Of a new program nothing is known of
+    /// before.
     pub(super) fn note(&mut self, kind: &EventKind, t_ns: u64, model: &HeapModel) {
         if matches!(kind, EventKind::Began { .. } | EventKind::Exec { .. } | EventKind::Forked { .. }) {
             *self = Self::new(t_ns);

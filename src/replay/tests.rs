@@ -285,7 +285,8 @@ fn what_was_overwritten_is_told_and_frees_of_it_are_preexisting() {
     assert!(recording.snapshot.errors.is_empty());
 }
 
-/// The live blocks one by one are those of the sums; a block has the same birth in each part of a trace that it lives in.
+/// The live blocks one by one are those of the sums; a block has the same birth in each part of a trace that it lives
+/// in.
 #[test]
 fn births_are_those_of_the_whole_trace() {
     let memory = ended_before_the_last_block();

@@ -5,8 +5,8 @@ use crate::figures::{Amount, Totals};
 use crate::heapmodel::{HeapModel, SiteKey, SiteStats, Snapshot};
 use rustc_hash::FxHashMap;
 
-/// What happens in a window of time. What was allocated since it began has a model of its own; what was freed since, whenever it
-/// was allocated, is the difference that the model of all makes.
+/// What happens in a window of time. What was allocated since it began has a model of its own; what was freed since,
+/// whenever it was allocated, is the difference that the model of all makes.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     /// What was allocated since.

@@ -3,7 +3,8 @@
 /// A decision is made when the program has had so much CPU time since the one before, ns.
 const SPAN_NS: u64 = 50_000_000;
 
-/// The interval falls when the cost is below the limit divided by this: the next smaller one costs twice as much at most.
+/// The interval falls when the cost is below the limit divided by this: the next smaller one costs twice as much at
+/// most.
 const LOW: u64 = 3;
 
 /// See the module's head. Intervals have numbers from 1 on, each is twice the one before.
@@ -36,8 +37,9 @@ impl Governor {
         Self { most_permille, last, number: 1, seen: Spent { picked: 0, counted: 0, all: 0 } }
     }
 
-    /// Returns the number of the interval to be used from here on, if that is another one. Where counting takes nearly all that is allowed, or more, picked
-    /// blocks may take a quarter of that besides: without them there is nothing to be seen.
+    /// Returns the number of the interval to be used from here on, if that is another one. Where counting takes nearly
+    /// all that is allowed, or more, picked blocks may take a quarter of that besides: without them there is nothing to
+    /// be seen.
     pub fn next(&mut self, spent: Spent) -> Option<u32> {
         let all = spent.all.saturating_sub(self.seen.all);
         if all < SPAN_NS {
@@ -67,7 +69,8 @@ impl Governor {
 mod tests {
     use super::*;
 
-    /// A program that allocates `picked_at_first` blocks a second with the first interval, each of which costs a microsecond.
+    /// A program that allocates `picked_at_first` blocks a second with the first interval, each of which costs a
+    /// microsecond.
     fn settle(governor: &mut Governor, picked_at_first: u64, from: &mut Spent, spans: u32) -> u32 {
         let mut number = governor.number;
         for _ in 0..spans {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_millis(2);
 /// The same where blocks are sampled, which is done to take little.
 const BUSY_SAMPLING: Duration = Duration::from_millis(5);
-/// The same where no more than [`SPARSE_RECORDS`] come in it, on average since the last tick; half of it and so on where more do.
-/// Copies of stacks fill their slots sooner than that: see `Jump::note_pace`.
+/// The same where no more than [`SPARSE_RECORDS`] come in it, on average since the last tick; half of it and so on
+/// where more do. Copies of stacks fill their slots sooner than that: see `Jump::note_pace`.
 const SPARSE_SAMPLING: Duration = Duration::from_millis(40);
 /// See [`SPARSE_SAMPLING`].
 const SPARSE_RECORDS: u64 = 32;

@@ -1,7 +1,7 @@
 //! Names that are looked up before they are asked for: several modules side by side, each on a thread of its own.
 //!
-//! What is found is the same as without it, and is told in the order of the questions. Where there is no thread to be had, the
-//! asker looks for himself.
+//! What is found is the same as without it, and is told in the order of the questions. Where there is no thread to be
+//! had, the asker looks for himself.
 
 use super::beside::processors;
 use super::{ModuleSource, Search, packages, resolve_module};
@@ -123,7 +123,8 @@ mod tests {
     const SOURCE: &str =
         "__attribute__((noinline)) int NAME(int x) { return x * 3; }\nint main(void) { return NAME(2); }\n";
 
-    /// Modules that are looked at side by side give what each gives alone; other questions than the expected ones find nothing.
+    /// Modules that are looked at side by side give what each gives alone; other questions than the expected ones find
+    /// nothing.
     #[test]
     fn what_is_found_ahead_is_what_is_found() {
         let dir = TempDir::new("ahead");

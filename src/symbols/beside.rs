@@ -1,4 +1,5 @@
-//! Work on several threads at once, for what the end of a run waits for. Where there is no thread to be had, the caller does all of it.
+//! Work on several threads at once, for what the end of a run waits for. Where there is no thread to be had, the caller
+//! does all of it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -47,8 +47,9 @@ impl Leads {
 }
 
 impl Search {
-    /// The first companion of a module of which `suits` is true: its separate debug file, then what is packed in its file. It
-    /// may take long to look a file through, and to unpack. What is wrong with these files is told when names are looked up.
+    /// The first companion of a module of which `suits` is true: its separate debug file, then what is packed in its
+    /// file. It may take long to look a file through, and to unpack. What is wrong with these files is told when names
+    /// are looked up.
     pub fn companion(&self, leads: &Leads, suits: impl Fn(&Elf<'_>) -> bool) -> Option<Companion> {
         let found = |companion: Companion| companion.elf().is_some_and(|elf| suits(&elf)).then_some(companion);
         let link = leads.link.as_ref().map(|(name, crc)| DebugLink { name, crc: *crc });

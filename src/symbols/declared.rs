@@ -1,7 +1,8 @@
-//! Variables and types as debug information declares them: which variable lies where, of which type, and how types are made.
+//! Variables and types as debug information declares them: which variable lies where, of which type, and how types are
+//! made.
 //!
-//! DWARF 5, chapters 4 and 5. What is damaged is left out; references in circles end, as each entry is read once, and chains of names are followed a few steps only. A huge file is
-//! read until time or room is over, and that is told.
+//! DWARF 5, chapters 4 and 5. What is damaged is left out; references in circles end, as each entry is read once, and
+//! chains of names are followed a few steps only. A huge file is read until time or room is over, and that is told.
 
 mod containers;
 mod files;
@@ -23,7 +24,8 @@ use std::time::{Duration, Instant};
 
 /// So long debug information is read, for all modules together: what is begun by then is ended.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Reading the units of a module's files, going through its entries and making its types takes one part in so many of what is left, each. So the next ones have their share.
+/// Reading the units of a module's files, going through its entries and making its types takes one part in so many of
+/// what is left, each. So the next ones have their share.
 const TIME_DIVISOR: u32 = 3;
 /// The clock is looked at after so many steps: entries and attributes.
 const BETWEEN: usize = 4096;

@@ -11,8 +11,8 @@ pub(super) const LONGEST_NAME: usize = 64 << 10;
 /// What compilers and linkers append to a function's symbol when they split or copy the function.
 const CLONE_SUFFIXES: [&str; 8] = ["cold", "part", "isra", "constprop", "lto_priv", "localalias", "llvm", "clone"];
 
-/// The name of a symbol for people: Rust without hash, C++ and D with parameters but without return type; without version and
-/// clone suffixes.
+/// The name of a symbol for people: Rust without hash, C++ and D with parameters but without return type; without
+/// version and clone suffixes.
 pub fn function_name(raw: &str) -> FunctionName {
     let system_name = base_name(raw);
     let plain = without_clone_suffixes(system_name);

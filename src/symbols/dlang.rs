@@ -1,12 +1,14 @@
 //! Names of the D language as its compilers mangle them (the D specification, "Application Binary Interface", "Name
-//! mangling"), to names as c++filt writes them. The usual forms: values of templates are numbers, characters and strings.
+//! mangling"), to names as c++filt writes them. The usual forms: values of templates are numbers, characters and
+//! strings.
 
 use super::demangle::LONGEST_NAME;
 
 /// Nested parts that are followed at most, so that no name can overflow the stack.
 const DEEPEST: u32 = 64;
 
-/// Parts that are looked at, at most: references back make names grow exponentially, with empty parts even without text.
+/// Parts that are looked at, at most: references back make names grow exponentially, with empty parts even without
+/// text.
 const MAX_PARTS: u32 = 20_000;
 
 /// The name of a symbol; None if it is not of this scheme, damaged, or of an unusual form.

@@ -17,7 +17,8 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::path::Path;
 
-/// How often a function's DIE may refer to another before its declaration is given up (a damaged file may go in circles).
+/// How often a function's DIE may refer to another before its declaration is given up (a damaged file may go in
+/// circles).
 const LONGEST_CHAIN: usize = 8;
 
 /// The parameters of a generic function, at most.
@@ -208,8 +209,8 @@ impl DwarfFrames {
 }
 
 impl<'a, 'f> DwarfLookup<'a, 'f> {
-    /// Prepares look-ups; `supplement` is what a debug alt link leads to, `split` finds what compilers left elsewhere, `narrowed` is of
-    /// the addresses that will be asked for.
+    /// Prepares look-ups; `supplement` is what a debug alt link leads to, `split` finds what compilers left elsewhere,
+    /// `narrowed` is of the addresses that will be asked for.
     ///
     /// # Errors
     /// The headers of the DWARF units are damaged.

@@ -81,8 +81,8 @@ impl Default for Search {
 }
 
 impl Search {
-    /// From the command line's `--debug-dir`s and the value of `$HEAPTRACE_DEBUG_PATH` (folders separated by colons); then
-    /// `/usr/lib/debug`.
+    /// From the command line's `--debug-dir`s and the value of `$HEAPTRACE_DEBUG_PATH` (folders separated by colons);
+    /// then `/usr/lib/debug`.
     pub fn new(debug_dirs: &[PathBuf], environment: Option<&OsStr>, sysroot: Option<PathBuf>, root: PathBuf) -> Self {
         let from_environment = environment.map(std::env::split_paths).into_iter().flatten();
         let default = PathBuf::from(DEFAULT_DEBUG_DIR);
@@ -112,7 +112,8 @@ impl Search {
         self.sysroot.as_ref().is_some_and(|sysroot| place.starts_with(sysroot))
     }
 
-    /// Where a file of the debug folders may be that is called `name` in them: in the target's file system, then in ours.
+    /// Where a file of the debug folders may be that is called `name` in them: in the target's file system, then in
+    /// ours.
     fn debug_places(&self, name: &Path) -> Vec<PathBuf> {
         let relative = name.strip_prefix("/").unwrap_or(name);
         let mut all = Vec::new();
@@ -143,8 +144,8 @@ impl Search {
         self.debug_places(Path::new(&format!(".build-id/{first}/{rest}.debug")))
     }
 
-    /// The separate debug file of an object: by `build_id`, then by the debug link of `elf`, which the target
-    /// calls `path`. What was found but does not match is told by `warn`. A build-id tree may also hold copies of programs
+    /// The separate debug file of an object: by `build_id`, then by the debug link of `elf`, which the target calls
+    /// `path`. What was found but does not match is told by `warn`. A build-id tree may also hold copies of programs
     /// (`--save-binaries`): one without debug information serves if there is nothing better.
     pub fn debug_file(
         &self,
@@ -233,8 +234,8 @@ impl Search {
         places
     }
 
-    /// Where the package of split DWARF (`.dwp`) of the program may be that the target calls `module` and whose DWARF is in
-    /// the file at `place`.
+    /// Where the package of split DWARF (`.dwp`) of the program may be that the target calls `module` and whose DWARF
+    /// is in the file at `place`.
     pub fn package_places(&self, module: &Path, place: &Path) -> Vec<PathBuf> {
         let package_of = |path: &Path| {
             let mut name = path.as_os_str().to_owned();
@@ -263,8 +264,8 @@ impl Search {
     pub fn alt_file(&self, place: &Path, elf: &Elf<'_>, warn: &mut dyn FnMut(String)) -> Option<Bytes> {
         let link = elf.debug_alt_link()?;
         let target = Path::new(OsStr::from_bytes(link.path));
-        // Relative links count from where the file really is, not from a link in a build-id tree. (In the target's file system
-        // no links are left, and the kernel would name the file as we could not open it.)
+        // Relative links count from where the file really is, not from a link in a build-id tree. (In the target's file
+        // system no links are left, and the kernel would name the file as we could not open it.)
         let in_target = self.root != Path::new("/") && place.starts_with(&self.root);
         let real = place.canonicalize().ok().filter(|_| !in_target).unwrap_or_else(|| place.to_owned());
         let beside = real.parent().map(|folder| folder.join(target));
@@ -299,8 +300,8 @@ static SUMS: Mutex<Vec<(FileVersion, u32)>> = Mutex::new(Vec::new());
 /// So many are remembered.
 const MAX_SUMS: usize = 64;
 
-/// Whether these bytes are an object and have this checksum. A mapped file is summed by reading: the holes of a sparse one would
-/// become memory where they are looked at.
+/// Whether these bytes are an object and have this checksum. A mapped file is summed by reading: the holes of a sparse
+/// one would become memory where they are looked at.
 fn has_checksum(bytes: &Bytes, wanted: u32) -> std::io::Result<bool> {
     if Elf::parse_debug(bytes).is_err() {
         return Ok(false);
@@ -477,9 +478,10 @@ impl Bytes {
     /// Maps a file. None: too many are mapped.
     fn map(file: &File) -> std::io::Result<Option<Mapped>> {
         let file = file.try_clone()?;
-        // SAFETY: the mapping is private and read-only, and lives as long as the borrows of it. Another process may still
-        // change the file's bytes meanwhile: all of them are read as plain integers and checked, like any input. One who
-        // shortens the file takes pages away: the handler of SIGBUS puts zeros there, which a private mapping may hold.
+        // SAFETY: the mapping is private and read-only, and lives as long as the borrows of it. Another process may
+        // still change the file's bytes meanwhile: all of them are read as plain integers and checked, like any input.
+        // One who shortens the file takes pages away: the handler of SIGBUS puts zeros there, which a private mapping
+        // may hold.
         let map = unsafe { memmap2::Mmap::map(&file)? };
         let registered = mapped::register(&map);
         if registered.is_some() {
@@ -494,8 +496,8 @@ impl Bytes {
     }
 }
 
-/// Waits for as many milliseconds as HEAPTRACE_TEST_LINGER says, so that tests can change a mapped file before it is read, and again before
-/// what it holds is. In builds with debug assertions only.
+/// Waits for as many milliseconds as HEAPTRACE_TEST_LINGER says, so that tests can change a mapped file before it is
+/// read, and again before what it holds is. In builds with debug assertions only.
 pub(super) fn linger() {
     if cfg!(debug_assertions)
         && let Some(time) = std::env::var("HEAPTRACE_TEST_LINGER").ok().and_then(|time| time.parse().ok())

@@ -1,5 +1,6 @@
-//! Generic functions of Rust. Its older way of mangling keeps the names of a type's parameters (`Vec<T,A>::push`) and not what
-//! they stand for, which the debug information has: parameters T and A, and the name `push<[u64; 4], alloc::alloc::Global>`.
+//! Generic functions of Rust. Its older way of mangling keeps the names of a type's parameters (`Vec<T,A>::push`) and
+//! not what they stand for, which the debug information has: parameters T and A, and the name `push<[u64; 4],
+//! alloc::alloc::Global>`.
 
 use super::demangle::LONGEST_NAME;
 
@@ -12,7 +13,8 @@ pub(super) fn is_legacy_rust(symbol: &[u8]) -> bool {
 }
 
 /// `path` (`alloc::vec::Vec<T,A>::push`) with what the names in its angle brackets stand for: `params` (T, A) have the
-/// arguments of `own_name` (`push<[u64; 4], alloc::alloc::Global>`). None if they do not fit to each other, or nothing changes.
+/// arguments of `own_name` (`push<[u64; 4], alloc::alloc::Global>`). None if they do not fit to each other, or nothing
+/// changes.
 pub(super) fn with_arguments(path: &str, params: &[String], own_name: &str) -> Option<String> {
     let arguments = arguments_of(own_name)?;
     if arguments.len() != params.len() {

@@ -1,7 +1,7 @@
 //! C++ names as compilers mangle them on Linux (Itanium C++ ABI, section 5.1), to names as c++filt writes them.
 //!
-//! The usual crate for it, cpp_demangle 0.5.1, gives 86 of 100 names of libLLVM as c++filt does; a test holds this one to more
-//! than 99.9.
+//! The usual crate for it, cpp_demangle 0.5.1, gives 86 of 100 names of libLLVM as c++filt does; a test holds this one
+//! to more than 99.9.
 
 mod expressions;
 mod names;
@@ -19,8 +19,8 @@ const DEEPEST: u32 = 160;
 /// Parts that are printed at most: substitutions make names grow exponentially, with empty packs even without text.
 const MAX_STEPS: u32 = 400_000;
 
-/// The name of a symbol; None if it is not of this scheme, or damaged. `with_return_type`: as c++filt has it; else the return
-/// type of a template function is left out. What would be longer than `longest` bytes is None, too.
+/// The name of a symbol; None if it is not of this scheme, or damaged. `with_return_type`: as c++filt has it; else the
+/// return type of a template function is left out. What would be longer than `longest` bytes is None, too.
 pub fn demangle(mangled: &str, with_return_type: bool, longest: usize) -> Option<String> {
     let rest = mangled.strip_prefix("_Z").filter(|rest| rest.len() <= LONGEST)?;
     let mut parser = Parser::new(rest);
@@ -36,7 +36,8 @@ pub fn demangle(mangled: &str, with_return_type: bool, longest: usize) -> Option
 /// The longest mangled name, in bytes. Each byte may become a part or two.
 const LONGEST: usize = 64 << 10;
 
-/// How many parts of parts are looked at, at most, where a substitution repeats them. Names of real programs have some hundreds.
+/// How many parts of parts are looked at, at most, where a substitution repeats them. Names of real programs have some
+/// hundreds.
 const MAX_PARTS: usize = 1_000_000;
 
 /// A use of a template parameter.

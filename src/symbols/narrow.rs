@@ -1,7 +1,7 @@
 //! The units of a file's debug information that may tell something of given addresses.
 //!
-//! Who looks addresses up reads the head of each unit first, with its table of abbreviations: of a C library those are 1,800 units,
-//! for the lines of some dozen functions. `.debug_aranges` tells which units they are in.
+//! Who looks addresses up reads the head of each unit first, with its table of abbreviations: of a C library those are
+//! 1,800 units, for the lines of some dozen functions. `.debug_aranges` tells which units they are in.
 
 use super::dwarfsections::Slice;
 use crate::addr::ObjAddr;
@@ -20,7 +20,8 @@ const TYPED: u16 = 5;
 /// Bytes between a unit's length and its type: its version.
 const BEFORE_TYPE: usize = 2;
 
-/// A unit of fewer bytes stays as it is: the head of one of types is longer, by a signature and an offset (DWARF 5, section 7.5.1.3).
+/// A unit of fewer bytes stays as it is: the head of one of types is longer, by a signature and an offset (DWARF 5,
+/// section 7.5.1.3).
 const SHORTEST: usize = 64;
 
 /// Which units have some of given addresses, as `.debug_aranges` says.
@@ -113,8 +114,9 @@ fn mark(info: &mut [u8], unwanted: Vec<usize>) -> Option<()> {
     })
 }
 
-/// A copy of the `.debug_info` section in which the units that have none of these addresses are marked as units of types, which are
-/// passed over. Units of which `.debug_aranges` says nothing stay as they are. None: it is not worth it, or damaged.
+/// A copy of the `.debug_info` section in which the units that have none of these addresses are marked as units of
+/// types, which are passed over. Units of which `.debug_aranges` says nothing stay as they are. None: it is not worth
+/// it, or damaged.
 pub(super) fn narrowed(dwarf: &Dwarf<Slice<'_>>, addrs: &[ObjAddr]) -> Option<Vec<u8>> {
     let whole = dwarf.debug_info.reader().slice();
     if whole.len() > LARGEST {

@@ -1,7 +1,7 @@
 //! Which packages bring the debug information of a system's files: Debian's and its relatives'.
 //!
-//! The system may be a container's, who may have put anything there. What is no list is passed over, and what is made of a list's
-//! name is a package's name: people paste it into a shell.
+//! The system may be a container's, who may have put anything there. What is no list is passed over, and what is made
+//! of a list's name is a package's name: people paste it into a shell.
 
 use super::beside::each;
 use super::files::{NOFOLLOW, NONBLOCK};
@@ -177,7 +177,8 @@ fn read_list(path: &Path) -> Option<Vec<u8>> {
     Some(list)
 }
 
-/// The package of a list's name, without its architecture. None if no package can be called so (Debian policy, section 5.6.1).
+/// The package of a list's name, without its architecture. None if no package can be called so (Debian policy, section
+/// 5.6.1).
 fn package_name(list: &str) -> Option<&str> {
     let name = list.split(':').next()?;
     let is_usual = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -194,8 +195,8 @@ fn names_of(file: &Path) -> [PathBuf; 2] {
     [file.to_owned(), other]
 }
 
-/// What the package with the debug information of `package` is called: PACKAGE-dbgsym as a rule, which Debian makes for each
-/// (debhelper(7)). The C library and Python have one of their own instead.
+/// What the package with the debug information of `package` is called: PACKAGE-dbgsym as a rule, which Debian makes for
+/// each (debhelper(7)). The C library and Python have one of their own instead.
 fn debug_package(package: &str) -> String {
     let python = package.strip_prefix("lib").unwrap_or(package).starts_with("python3.");
     match package {

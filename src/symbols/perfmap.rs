@@ -1,6 +1,6 @@
 //! `/tmp/perf-PID.map`, in which just-in-time compilers tell of their code: node with `--perf-basic-prof`, Java, .NET,
-//! LuaJIT, Python with `-X perf`. One line a function: start and size in hexadecimal digits, then its name, which may have
-//! blanks in it (the kernel's tools/perf/Documentation/jit-interface.txt).
+//! LuaJIT, Python with `-X perf`. One line a function: start and size in hexadecimal digits, then its name, which may
+//! have blanks in it (the kernel's tools/perf/Documentation/jit-interface.txt).
 
 use super::files::{NOFOLLOW, NONBLOCK};
 use super::{FunctionName, Resolution, SymFrame};
@@ -15,7 +15,8 @@ use std::time::SystemTime;
 
 const ROOT: u32 = 0;
 
-/// How many bytes of the file are read, from its end, where what counts stands. A large Java server writes some tens of megabytes.
+/// How many bytes of the file are read, from its end, where what counts stands. A large Java server writes some tens of
+/// megabytes.
 const LARGEST: u64 = 256 << 20;
 
 /// How many bytes are read at once.
@@ -30,7 +31,8 @@ const LONGEST_LINE: usize = 64 << 10;
 /// Where such a file may be.
 #[derive(Clone, Debug)]
 pub struct PerfMap {
-    /// The file. Everybody may write to its folder: it counts only if it is a regular file that belongs to `owner` or root.
+    /// The file. Everybody may write to its folder: it counts only if it is a regular file that belongs to `owner` or
+    /// root.
     pub path: PathBuf,
     /// The process's user.
     pub owner: Option<u32>,
@@ -68,8 +70,8 @@ impl PerfMap {
     }
 }
 
-/// The names of addresses, found line by line from the last one to the first: of several the last counts, as code is moved, and
-/// its room used again. So each address is named once, whatever the lines say.
+/// The names of addresses, found line by line from the last one to the first: of several the last counts, as code is
+/// moved, and its room used again. So each address is named once, whatever the lines say.
 struct Names<'a> {
     addrs: &'a [ObjAddr],
     /// A line may name all of them: they share its name.

@@ -1,5 +1,5 @@
-//! Names of C++ functions to which the compiler gives no linkage name: in unnamed namespaces, static, lambdas. The debug
-//! information has them without their scope, which its entries' parents tell.
+//! Names of C++ functions to which the compiler gives no linkage name: in unnamed namespaces, static, lambdas. The
+//! debug information has them without their scope, which its entries' parents tell.
 
 use super::demangle::{LONGEST_NAME, function_name};
 use super::dwarfsections::Slice;
@@ -62,8 +62,8 @@ pub(super) fn known_or_scoped(
     known.entry(key).or_insert_with(look).clone()
 }
 
-/// The name of the function with this entry, with its scope, and with its parameters if all of them can be named; None if the
-/// name that it has is all that there is: it has a linkage name, no scope, or that of C.
+/// The name of the function with this entry, with its scope, and with its parameters if all of them can be named; None
+/// if the name that it has is all that there is: it has a linkage name, no scope, or that of C.
 fn scoped_name(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>) -> Option<String> {
     let is_cpp = matches!(
         unit.entry(unit.header.root_offset()).ok()?.attr_value(gimli::DW_AT_language)?,
@@ -200,8 +200,9 @@ fn scope<'a>(unit: UnitRef<'_, Slice<'a>>, parents: &[Entry<'a>], rest: Rest<'_>
     Some(scope)
 }
 
-/// An unnamed class that can be called, as c++filt names a lambda: numbered among those of equal parameters in the function
-/// around it, by the places in its source. (gcc up to 12 numbers all of a function together.) None: it is no lambda.
+/// An unnamed class that can be called, as c++filt names a lambda: numbered among those of equal parameters in the
+/// function around it, by the places in its source. (gcc up to 12 numbers all of a function together.) None: it is no
+/// lambda.
 fn lambda(
     unit: UnitRef<'_, Slice<'_>>,
     at: UnitOffset<usize>,
@@ -270,7 +271,8 @@ impl LambdaAt {
     }
 }
 
-/// The parameters of a function in parentheses, and `const` behind them where its object is. None: not all can be named.
+/// The parameters of a function in parentheses, and `const` behind them where its object is. None: not all can be
+/// named.
 fn parameters(unit: UnitRef<'_, Slice<'_>>, offset: UnitOffset<usize>, rest: Rest<'_>) -> Option<String> {
     let mut tree = unit.entries_tree(Some(offset)).ok()?;
     let mut children = tree.root().ok()?.children();
@@ -304,7 +306,8 @@ fn target(entry: &Entry<'_>) -> Option<UnitOffset<usize>> {
     }
 }
 
-/// What stands behind the parameters of a member function to whose objects this type points. The pointer may be const, too.
+/// What stands behind the parameters of a member function to whose objects this type points. The pointer may be const,
+/// too.
 fn qualifiers_of_object(unit: UnitRef<'_, Slice<'_>>, of: UnitOffset<usize>) -> &'static str {
     let target_at = |of| unit.entry(of).ok().and_then(|entry| target(&entry));
     let tag_at = |of| unit.entry(of).ok().map(|entry| entry.tag());

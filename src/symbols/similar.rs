@@ -8,8 +8,8 @@ const MAX_NAMES: usize = 5;
 /// Of two names, a part this long in common says something.
 const SHORTEST_PART: usize = 4;
 
-/// The functions of several objects whose names are like `wanted`, the most similar first; C++ and Rust ones are found by
-/// their demangled names and given as the symbols that they are.
+/// The functions of several objects whose names are like `wanted`, the most similar first; C++ and Rust ones are found
+/// by their demangled names and given as the symbols that they are.
 #[derive(Debug)]
 pub struct Similar<'a> {
     wanted: &'a str,

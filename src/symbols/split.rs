@@ -1,8 +1,8 @@
 //! Split DWARF: the part of the debug information that compilers leave in `.dwo` files beside the objects
 //! (`-gsplit-dwarf`), or that `dwp` has gathered into one package beside the program.
 //!
-//! DWARF 5, section 7.3.2 and appendix F; for DWARF 4 GCC's DebugFission. A file is taken only if it has the id that the
-//! program asks for.
+//! DWARF 5, section 7.3.2 and appendix F; for DWARF 4 GCC's DebugFission. A file is taken only if it has the id that
+//! the program asks for.
 
 use super::dwarfsections::{SectionBytes, Slice, is_wanted, unpacked_size};
 use super::files::{Bytes, Search, open_if_there};
@@ -122,7 +122,8 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
         }
     }
 
-    /// Gives units of types, too, which stand before the unit that is asked for. What is compressed is unpacked up to `room` bytes in all.
+    /// Gives units of types, too, which stand before the unit that is asked for. What is compressed is unpacked up to
+    /// `room` bytes in all.
     pub(super) fn with_types(self, room: u64) -> Self {
         Self { with_types: true, room: Some(room), ..self }
     }

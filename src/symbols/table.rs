@@ -1,7 +1,7 @@
 //! Symbol tables as an index from address to name.
 //!
-//! A symbol names only the addresses inside its size: the symbols of a stripped library cover less than half of its code,
-//! and there the nearest symbol below is mostly a wrong name.
+//! A symbol names only the addresses inside its size: the symbols of a stripped library cover less than half of its
+//! code, and there the nearest symbol below is mostly a wrong name.
 
 use crate::addr::ObjAddr;
 use crate::elf::{Binding, Elf, Symbol, SymbolKind, Table, base_name};
@@ -61,8 +61,8 @@ impl<'d> FunctionTable<'d> {
         Self { entries, highest_end }
     }
 
-    /// The symbol whose size covers `addr`: of several, the one that begins last, by its best name. A stated size counts
-    /// before a guessed one: assembly has labels inside functions.
+    /// The symbol whose size covers `addr`: of several, the one that begins last, by its best name. A stated size
+    /// counts before a guessed one: assembly has labels inside functions.
     pub fn find(&self, addr: ObjAddr) -> Option<&Symbol<'d>> {
         let after = self.entries.partition_point(|e| e.symbol.addr <= addr);
         let candidates = self.entries.get(..after)?.iter().zip(&self.highest_end).rev();

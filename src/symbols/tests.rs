@@ -123,7 +123,8 @@ fn inlines_and_lines_agree_with_addr2line() {
             let places = |frames: &[(String, String)]| frames.iter().map(|f| f.1.clone()).collect::<Vec<_>>();
             assert_eq!(places(&frames), places(&expected), "{name} {addr}");
             assert_eq!(frames.last().unwrap().0, expected.last().unwrap().0, "{name} {addr}");
-            // binutils 2.40 repeats the outer name for inlined functions without a linkage name: the source tells these.
+            // binutils 2.40 repeats the outer name for inlined functions without a linkage name: the source tells
+            // these.
             for (function, place) in &frames {
                 let line: usize = place.rsplit_once(':').unwrap().1.parse().unwrap();
                 assert!(function.contains(function_of_line(line)), "{name} {addr}: {function} at {place}");

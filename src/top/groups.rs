@@ -46,7 +46,8 @@ pub struct Group {
 }
 
 impl Labels {
-    /// Another answer, to a question for this text: what is known of another one, or of another program, counts no more.
+    /// Another answer, to a question for this text: what is known of another one, or of another program, counts no
+    /// more.
     pub fn begin(&mut self, text: &str, image: u32) {
         if self.text != text || self.image != image {
             *self = Self { text: text.to_owned(), image, ..Self::default() };
@@ -58,7 +59,8 @@ impl Labels {
         self.labels.contains_key(&stack)
     }
 
-    /// A stack's allocations are put down to this function and this module; `has_text`: the text is in one of its frames.
+    /// A stack's allocations are put down to this function and this module; `has_text`: the text is in one of its
+    /// frames.
     pub fn learn(&mut self, stack: StackId, function: String, module: String, has_text: bool) {
         let label = Label { function: self.number(function), module: self.number(module), has_text };
         self.labels.insert(stack, label);
@@ -87,7 +89,8 @@ impl Labels {
         }
     }
 
-    /// Which of the rows, the first ones first, are to be named for an answer with so many sites: those that are not known yet, and those that may be shown.
+    /// Which of the rows, the first ones first, are to be named for an answer with so many sites: those that are not
+    /// known yet, and those that may be shown.
     pub fn to_name(&self, rows: &[Row], grouping: Grouping, sites: usize) -> Vec<usize> {
         let mut left = sites;
         let mut seen = rustc_hash::FxHashSet::default();

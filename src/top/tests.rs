@@ -152,7 +152,8 @@ fn a_filter_is_typed_kept_and_dropped() {
     assert_eq!(order(&state).len(), 3);
 }
 
-/// The other side is asked for a filter that is kept, for none that is being typed; its answer is all that has the text, in whichever frames.
+/// The other side is asked for a filter that is kept, for none that is being typed; its answer is all that has the
+/// text, in whichever frames.
 #[test]
 fn a_kept_filter_is_asked_for() {
     let mut state = state(false, 2);
@@ -414,7 +415,8 @@ proptest! {
         }
     }
 
-    /// Groups against sums that are made in the plainest way, by answers one after the other, of which each names what is new.
+    /// Groups against sums that are made in the plainest way, by answers one after the other, of which each names what
+    /// is new.
     #[test]
     fn groups_are_the_sums_of_all_stacks_with_the_text(
         lists in prop::collection::vec(prop::collection::vec((0u32..40, 1u64..50), 1..60), 1..4),

@@ -1,4 +1,5 @@
-//! The tracer's side: how the sites have changed since the last answer and since the base, and which of them come first.
+//! The tracer's side: how the sites have changed since the last answer and since the base, and which of them come
+//! first.
 
 use crate::addr::{FunctionId, StackId};
 use crate::ctl::{Base, Change, Order};
@@ -17,8 +18,8 @@ pub struct Figures {
     pub allocated: Amount,
 }
 
-/// The sums by stack; of sampled sites, what they stand for. Stacks that have only freed what others have allocated have none: in
-/// programs with many stacks most are such.
+/// The sums by stack; of sampled sites, what they stand for. Stacks that have only freed what others have allocated
+/// have none: in programs with many stacks most are such.
 pub fn by_stack(sites: impl Iterator<Item = SiteStats>) -> FxHashMap<StackId, Figures> {
     let mut stacks: FxHashMap<StackId, Figures> = FxHashMap::default();
     for site in sites.filter(|site| site.allocated.objects > 0 || site.live.objects > 0) {
@@ -89,8 +90,8 @@ impl Watch {
         self.base_live = stacks.iter().map(|(stack, figures)| (*stack, figures.live)).collect();
     }
 
-    /// Takes what the stacks have now, and gives the `most` that come first. The first time, if there is no base yet, and when another program has been
-    /// executed, whose stacks are others, now is the base.
+    /// Takes what the stacks have now, and gives the `most` that come first. The first time, if there is no base yet,
+    /// and when another program has been executed, whose stacks are others, now is the base.
     pub fn look(&mut self, now: Moment, stacks: &FxHashMap<StackId, Figures>, order: Order, most: usize) -> Vec<Row> {
         let last = self.last.filter(|last| last.image == now.image);
         if last.is_none() {

@@ -1,7 +1,7 @@
 //! Records from the bytes of a trace: what the Fuchsia trace format says, and nothing of what heaptrace makes of it.
 //!
-//! Reads a stream once, from its beginning, and keeps one record and the tables of strings and threads. Records, arguments and
-//! kinds of metadata that are not known are skipped. Source of the format:
+//! Reads a stream once, from its beginning, and keeps one record and the tables of strings and threads. Records,
+//! arguments and kinds of metadata that are not known are skipped. Source of the format:
 //! <https://fuchsia.dev/fuchsia-src/reference/tracing/trace-format>.
 
 use super::fxt::{
@@ -14,10 +14,11 @@ use thiserror::Error;
 
 /// An event has at most so many arguments.
 pub const MAX_ARGUMENTS: usize = 15;
-/// What the strings of one segment may take in all, in bytes. The format would allow a gigabyte; heaptrace's own are the names of
-/// functions, arguments and programs.
+/// What the strings of one segment may take in all, in bytes. The format would allow a gigabyte; heaptrace's own are
+/// the names of functions, arguments and programs.
 const MAX_STRINGS_BYTES: usize = 16 << 20;
-/// So many bytes that are zero at the end of a file may be what a crash of the machine has left of those that were written last.
+/// So many bytes that are zero at the end of a file may be what a crash of the machine has left of those that were
+/// written last.
 const MAX_ZEROS: usize = 64 << 20;
 /// Without a record that says it, a tick is a nanosecond.
 const DEFAULT_TICKS: NonZeroU64 = NonZeroU64::new(1_000_000_000).unwrap();
@@ -312,7 +313,8 @@ impl<R: Read> Decoder<R> {
             }
             let words = record_words(header);
             if words == 0 {
-                // File systems give a file that was being written when the power failed its length, but not its contents.
+                // File systems give a file that was being written when the power failed its length, but not its
+                // contents.
                 if header == 0 && self.only_zeros_follow()? {
                     return self.torn();
                 }

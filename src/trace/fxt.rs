@@ -1,7 +1,7 @@
 //! The Fuchsia trace format: records of little-endian 64-bit words, each with a header that holds its type and size.
 //!
-//! From <https://fuchsia.dev/fuchsia-src/reference/tracing/trace-format>. Bits are counted from the least significant one. What is
-//! here serves the writer and the reader; nothing of it knows of heaps.
+//! From <https://fuchsia.dev/fuchsia-src/reference/tracing/trace-format>. Bits are counted from the least significant
+//! one. What is here serves the writer and the reader; nothing of it knows of heaps.
 
 /// The first word of a trace: the magic number record.
 pub const MAGIC: u64 = 0x0016_5478_4604_0010;

@@ -1,5 +1,5 @@
-//! What the format has no records for, as it stands in the blobs of a trace: JSON, and tables of stacks. No file, no handle: what a
-//! reader gets is what stands here.
+//! What the format has no records for, as it stands in the blobs of a trace: JSON, and tables of stacks. No file, no
+//! handle: what a reader gets is what stands here.
 //!
 //! Fields that a later version adds have defaults, so that it reads what this one writes; unknown fields are ignored.
 
@@ -98,7 +98,8 @@ pub struct Module {
     pub probed: Vec<u16>,
 }
 
-/// `heaptrace.profile`: the profile of a process is of this moment, that of its leak scan; later events do not count for it.
+/// `heaptrace.profile`: the profile of a process is of this moment, that of its leak scan; later events do not count
+/// for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProfileEnd {
     /// See [`super::process_koid`].
@@ -201,8 +202,8 @@ pub struct ModuleNames {
     pub functions: Vec<FunctionName>,
     /// Source files, to which frames refer.
     pub files: Vec<String>,
-    /// The frames of each look-up address of the object file (a return address less one): innermost first, all but the last are inlined.
-    /// Empty if nothing is known.
+    /// The frames of each look-up address of the object file (a return address less one): innermost first, all but the
+    /// last are inlined. Empty if nothing is known.
     pub frames: BTreeMap<u64, Vec<NamedFrame>>,
 }
 
@@ -262,8 +263,9 @@ impl From<FilePath> for PathBuf {
     }
 }
 
-/// The bytes of a node in `heaptrace.stacks`: its id, its parent's, address and flags (see [`crate::unwinder::StackNode::word`]), its
-/// module, and four that are 0. The blob begins with the image and the number of nodes, 4 bytes each.
+/// The bytes of a node in `heaptrace.stacks`: its id, its parent's, address and flags (see
+/// [`crate::unwinder::StackNode::word`]), its module, and four that are 0. The blob begins with the image and the
+/// number of nodes, 4 bytes each.
 pub const NODE_BYTES: usize = 24;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! From the records of a trace to what they say: definitions, and the events of each process with their places and times.
+//! From the records of a trace to what they say: definitions, and the events of each process with their places and
+//! times.
 
 mod events;
 #[cfg(test)]

@@ -23,8 +23,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records with this writer. `circular`: segments are overwritten, so that each has to tell all that it needs. `free_stacks`: frees
-    /// come with their stacks. `hurry`: see [`Self::hurry`].
+    /// Records with this writer. `circular`: segments are overwritten, so that each has to tell all that it needs.
+    /// `free_stacks`: frees come with their stacks. `hurry`: see [`Self::hurry`].
     pub fn new(writer: TraceWriter, circular: bool, free_stacks: bool, hurry: Arc<AtomicBool>) -> Self {
         Self { writer: Arc::new(Mutex::new(writer)), circular, free_stacks, hurry }
     }

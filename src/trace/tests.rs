@@ -145,7 +145,8 @@ fn each_segment_of_a_circular_trace_can_be_read_by_itself() {
     assert_eq!(events, 1001);
 }
 
-/// Ends and names come last, and are no reason to overwrite events; a counter comes once a millisecond, whatever begins meanwhile.
+/// Ends and names come last, and are no reason to overwrite events; a counter comes once a millisecond, whatever begins
+/// meanwhile.
 #[test]
 fn the_end_begins_no_segment() {
     let output = Memory { segment: Some(4096), ..Memory::default() };

@@ -1,7 +1,8 @@
 //! Events, definitions and blobs become records, and records bytes.
 //!
-//! A segment begins with the records that say what it is, with all tables empty; strings and threads are entered into the tables when
-//! they are first used, and anew when a table is full. Bytes are handed over in pieces of whole records.
+//! A segment begins with the records that say what it is, with all tables empty; strings and threads are entered into
+//! the tables when they are first used, and anew when a table is full. Bytes are handed over in pieces of whole
+//! records.
 
 use super::fxt::{self, argument, event_type, object_type};
 use super::metadata::{End, Function, Module, NODE_BYTES, Names, Process, ProfileEnd, Session};
@@ -149,14 +150,14 @@ impl TraceWriter {
         self.written
     }
 
-    /// There will be no more events: what is written from now on, ends and names, begins no segment, for which older ones would have to
-    /// go.
+    /// There will be no more events: what is written from now on, ends and names, begins no segment, for which older
+    /// ones would have to go.
     pub fn begin_end(&mut self) {
         self.is_ending = true;
     }
 
-    /// To be called about once a second: hands over what no event has followed since the last call, if the output takes it at once. A
-    /// program that sleeps would let it wait for ever.
+    /// To be called about once a second: hands over what no event has followed since the last call, if the output takes
+    /// it at once. A program that sleeps would let it wait for ever.
     pub fn hand_over_if_quiet(&mut self) {
         let is_quiet = std::mem::replace(&mut self.events_at_look, self.written.events) == self.written.events;
         let is_out = self.buffer.is_empty() && self.flushed == self.written.bytes;

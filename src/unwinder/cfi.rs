@@ -98,8 +98,8 @@ impl ModuleCfi {
         &self.module
     }
 
-    /// Whether `addr` lies in the few instructions behind the entry point: assembly that sets up the first call (`_start`,
-    /// ld.so's `_dl_start_user`) and has no caller.
+    /// Whether `addr` lies in the few instructions behind the entry point: assembly that sets up the first call
+    /// (`_start`, ld.so's `_dl_start_user`) and has no caller.
     pub fn is_start_code(&self, addr: ObjAddr) -> bool {
         const START_CODE: u64 = 128;
         self.module.entry.is_some_and(|entry| addr >= entry && addr.0 - entry.0 < START_CODE)
@@ -263,7 +263,8 @@ fn header_entry(header: &Section, count: usize, addr: ObjAddr) -> Option<(ObjAdd
 }
 
 impl FdeIndex {
-    /// Reads all of a section of `size` bytes. What can't be parsed is left out, and what is behind more than a linker writes.
+    /// Reads all of a section of `size` bytes. What can't be parsed is left out, and what is behind more than a linker
+    /// writes.
     fn build<'a, S>(frames: &S, bases: &BaseAddresses, size: usize) -> Self
     where
         S: UnwindSection<Slice<'a>>,

@@ -1,5 +1,5 @@
-//! How a walk goes on, or ends, where no CFI tells it: by frame pointers, at the code that starts a program, and at return
-//! addresses that no call has left behind.
+//! How a walk goes on, or ends, where no CFI tells it: by frame pointers, at the code that starts a program, and at
+//! return addresses that no call has left behind.
 
 use super::cfi::ModuleCfi;
 use super::rule::Cpu;
@@ -14,7 +14,8 @@ use crate::memory::ReadMemory;
 
 /// A frame pointer further than this from the stack pointer is not believed, in bytes: the usual limit of a stack.
 const MAX_FRAME: u64 = 8 << 20;
-/// The frames of a C library's start code, from the entry point to the call of main(), take no more than this, in bytes.
+/// The frames of a C library's start code, from the entry point to the call of main(), take no more than this, in
+/// bytes.
 const MAX_START_FRAMES: u64 = 512;
 /// The longest indirect call: REX, opcode, ModRM, SIB, 32-bit displacement; and one prefix (bnd, notrack).
 const MAX_CALL: usize = 8;
@@ -55,8 +56,9 @@ impl Unwinder {
         Next::Caller { addr: FrameAddr::Return(Addr(pc)), guessed: true }
     }
 
-    /// The return address and stack pointer of the caller, for a frame without CFI right below the program's initial stack
-    /// pointer: the next return address on the stack, if all up to that of the entry point are in code without CFI too.
+    /// The return address and stack pointer of the caller, for a frame without CFI right below the program's initial
+    /// stack pointer: the next return address on the stack, if all up to that of the entry point are in code without
+    /// CFI too.
     ///
     /// musl has no CFI for its start code, and uses the frame pointer there for other things.
     fn caller_in_start_code<M>(&mut self, sp: u64, stack: &mut StackWindow<'_, M>) -> Option<(u64, u64)>
@@ -84,9 +86,9 @@ impl Unwinder {
         None
     }
 
-    /// The rule of a return address at the first instruction of a function, if no call stands before it: somebody has put
-    /// it on the stack by hand. Such is the function that a new context returns to (makecontext's `__start_context`), and a
-    /// signal trampoline. What CFI covers the byte before it is another function's.
+    /// The rule of a return address at the first instruction of a function, if no call stands before it: somebody has
+    /// put it on the stack by hand. Such is the function that a new context returns to (makecontext's
+    /// `__start_context`), and a signal trampoline. What CFI covers the byte before it is another function's.
     pub(super) fn planted<M>(&mut self, addr: FrameAddr, stack: &mut StackWindow<'_, M>) -> Option<(Rule, ModuleId)>
     where
         M: ReadMemory + ?Sized,
@@ -113,8 +115,8 @@ pub(super) fn is_sigreturn_at<M: ReadMemory + ?Sized>(addr: Addr, stack: &mut St
 const LOWEST: Addr = Addr(1 << 16);
 
 /// Whether a call may return to `addr`, which belongs to no module that is known: it is executable, and a call stands
-/// before it. A word of data that was taken for a return address leads elsewhere, mostly to other data; the bytes before
-/// it look like a call one time in 40. What can't be told is taken for code.
+/// before it. A word of data that was taken for a return address leads elsewhere, mostly to other data; the bytes
+/// before it look like a call one time in 40. What can't be told is taken for code.
 pub(super) fn may_be_called<M: ReadMemory + ?Sized>(addr: FrameAddr, stack: &mut StackWindow<'_, M>) -> bool {
     addr.raw() >= LOWEST && !is_no_return(addr, stack) && stack.is_executable(addr.lookup()) != Some(false)
 }

@@ -49,8 +49,8 @@ pub const fn is_canonical(addr: Addr) -> bool {
 pub struct StackNode {
     /// The stack without it.
     pub parent: StackId,
-    /// The address in bits 0 to 56 (sign-extended), and flags: 57 it is a return address, 58 it or one further in was guessed, 59 it is no
-    /// frame but the end of the walk, 60 with 59: the walk was cut off.
+    /// The address in bits 0 to 56 (sign-extended), and flags: 57 it is a return address, 58 it or one further in was
+    /// guessed, 59 it is no frame but the end of the walk, 60 with 59: the walk was cut off.
     pub word: u64,
     /// The module that the address lies in.
     pub module: ModuleId,
@@ -88,7 +88,8 @@ impl StackTable {
         Self::default()
     }
 
-    /// A copy that shares its memory with this one until one of them changes: some hundred reference counts for a million nodes.
+    /// A copy that shares its memory with this one until one of them changes: some hundred reference counts for a
+    /// million nodes.
     pub fn view(&mut self) -> Self {
         Self { nodes: self.nodes.view(), frames: self.frames.view(), index: self.index.view() }
     }
@@ -180,8 +181,8 @@ impl StackTable {
         if number == 0 || number as usize >= self.frames.len() { None } else { node.frame() }
     }
 
-    /// Copies these stacks to another table, each frame as `moved` has it there; qualities stay. Returns which id each stack, and
-    /// each beginning of one, has in the other.
+    /// Copies these stacks to another table, each frame as `moved` has it there; qualities stay. Returns which id each
+    /// stack, and each beginning of one, has in the other.
     pub fn copy_into(
         &self,
         other: &mut Self,
@@ -213,7 +214,8 @@ impl StackTable {
         ids
     }
 
-    /// The nodes from the id `first` on, each with its own, in the order in which they came: parents first. (The empty stack has none.)
+    /// The nodes from the id `first` on, each with its own, in the order in which they came: parents first. (The empty
+    /// stack has none.)
     pub fn nodes_from(&self, first: u32) -> impl Iterator<Item = (StackId, StackNode)> {
         let end = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         (first.max(1)..end).map(|id| (StackId(id), self.node(StackId(id))))
@@ -231,8 +233,8 @@ impl StackTable {
         Some(StackNode { parent: StackId(self.nodes.parent(stack.0)), word, module })
     }
 
-    /// The stack that `node` makes of its parent. A table that gets the nodes of another one in their order ([`Self::nodes_from`])
-    /// has them under the same ids. A parent that is not there counts as the empty stack.
+    /// The stack that `node` makes of its parent. A table that gets the nodes of another one in their order
+    /// ([`Self::nodes_from`]) has them under the same ids. A parent that is not there counts as the empty stack.
     pub fn insert(&mut self, node: StackNode) -> StackId {
         let parent = if (node.parent.0 as usize) < self.nodes.len() { node.parent } else { StackId::EMPTY };
         self.intern(parent, node.word, node.module)

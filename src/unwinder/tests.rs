@@ -74,8 +74,8 @@ fn check(unwinder: &mut Unwinder, regs: &Regs, stack: &mut Stack, at_entry: bool
     found
 }
 
-/// malloc's entry, called by FRAMED, called by LARGE (which saved rbx), called by BY_RBX, called by REALIGNED, called by
-/// START.
+/// malloc's entry, called by FRAMED, called by LARGE (which saved rbx), called by BY_RBX, called by REALIGNED, called
+/// by START.
 fn long_stack() -> (Regs, Stack) {
     let mut stack = Stack::new();
     // FRAMED's frame: rbp at 0x40, return address above
@@ -241,7 +241,8 @@ fn a_signal_trampoline_without_cfi_is_known_by_its_code() {
     assert_eq!(signal_frames, [(true, 0x3008, Some(0x4000)), (false, 0x4000, Some(0x4008)), (false, 0x4008, None)]);
 }
 
-/// makecontext() and other switchers of contexts put the address of a function on a new stack: no call stands before it.
+/// makecontext() and other switchers of contexts put the address of a function on a new stack: no call stands before
+/// it.
 #[test]
 fn a_function_that_was_put_on_the_stack_is_the_outermost_frame() {
     const CALL: [u8; 8] = [0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4];
@@ -524,7 +525,8 @@ fn mangled_tables_and_stacks_never_panic_or_hang() {
     }
 }
 
-/// Callers that another walk has found by the rules make the stack that an unwinding makes, from any of its frames on; not beyond one that takes more than its rule.
+/// Callers that another walk has found by the rules make the stack that an unwinding makes, from any of its frames on;
+/// not beyond one that takes more than its rule.
 #[test]
 fn listed_callers_make_the_stack_that_is_unwound() {
     let (regs, mut stack) = long_stack();

@@ -19,8 +19,9 @@ impl Unwinder {
         Unwound { stack, depth: self.stacks.depth(stack), quality: self.stacks.quality(stack) }
     }
 
-    /// Interns a stack in which frames of `like`, which this unwinder has walked, are told otherwise: the innermost frame first, each with whether it or one further in was
-    /// guessed. At most `max_depth` are taken; it ends as `like` does.
+    /// Interns a stack in which frames of `like`, which this unwinder has walked, are told otherwise: the innermost
+    /// frame first, each with whether it or one further in was guessed. At most `max_depth` are taken; it ends as
+    /// `like` does.
     pub fn retell(&mut self, like: Unwound, frames: impl Iterator<Item = (Frame, bool)>, max_depth: u32) -> Unwound {
         let (mut stack, mut depth, mut is_cut) = (StackId::EMPTY, 0, like.quality == Quality::Truncated);
         for (frame, guessed) in frames {
@@ -44,8 +45,8 @@ impl Unwinder {
     /// what was found last time: frames that are there are not looked up again. `visit` is shown each other frame: the
     /// stack without it, with it, its address, module and rule.
     ///
-    /// None if `parent` is no stack of the table, which would make a circle of it later, or if there is a caller that no rule is known of, or whose rule needs more
-    /// than the stack.
+    /// None if `parent` is no stack of the table, which would make a circle of it later, or if there is a caller that
+    /// no rule is known of, or whose rule needs more than the stack.
     pub fn extend(
         &mut self,
         parent: StackId,

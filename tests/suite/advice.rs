@@ -1,4 +1,5 @@
-//! Advice: its figures are those that the program has counted itself, and there is none where there is nothing to advise.
+//! Advice: its figures are those that the program has counted itself, and there is none where there is nothing to
+//! advise.
 
 use crate::support::fixtures;
 use crate::support::program::{Program, Traced};
@@ -67,8 +68,9 @@ fn advice_has_the_figures_that_the_program_counts() {
     }
 }
 
-/// The arenas as malloc_info(3) tells them: what may be free, and what each has from the kernel. The main one is the first. It adds up the size words of free chunks as they are, with the bit that
-/// says that the chunk before is in use: one byte a chunk too much.
+/// The arenas as malloc_info(3) tells them: what may be free, and what each has from the kernel. The main one is the
+/// first. It adds up the size words of free chunks as they are, with the bit that says that the chunk before is in use:
+/// one byte a chunk too much.
 fn arenas_of(text: &str) -> Vec<(RangeInclusive<u64>, u64)> {
     let attribute = |of: &str, begin: &str, name: &str| -> u64 {
         let (_, behind) = of.split_once(begin).unwrap_or_else(|| panic!("{begin}: {of}"));
@@ -95,7 +97,8 @@ fn arenas_told(report: &Value) -> Vec<Value> {
     vec![at("produce"), at("give")]
 }
 
-/// What glibc itself says of its arenas at the same moment is what is told of those that other threads have freed blocks of; a trace tells the same.
+/// What glibc itself says of its arenas at the same moment is what is told of those that other threads have freed
+/// blocks of; a trace tells the same.
 #[test]
 fn what_is_stranded_in_an_arena_is_what_malloc_info_says() {
     // chunks in threads' caches are in use for malloc_info, and free to everybody else

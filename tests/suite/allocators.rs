@@ -1,4 +1,5 @@
-//! Other allocators than glibc's, in every way in which they get into a program: exact counts against the fixtures' ledgers.
+//! Other allocators than glibc's, in every way in which they get into a program: exact counts against the fixtures'
+//! ledgers.
 
 use super::counts::assert_sites;
 use crate::support::fixtures;
@@ -29,8 +30,8 @@ fn installed(file: &str, package: &str) -> PathBuf {
     path
 }
 
-/// The sites are exact and nothing is amiss. Totals may hold more than the ledger: allocators and the C library allocate
-/// at their start.
+/// The sites are exact and nothing is amiss. Totals may hold more than the ledger: allocators and the C library
+/// allocate at their start.
 fn assert_exact(program: &Program) -> Traced {
     let traced = program.traced();
     assert_eq!(traced.ended.text(), "done\n", "{}", traced.ended.stderr);
@@ -73,8 +74,8 @@ fn t25_preloaded_allocators() {
     }
 }
 
-/// What an allocator's operators throw is allocated, and freed, beside their own call, whoever links the C++ runtime: one block
-/// for each exception of the program's new-handler, and none that is not freed.
+/// What an allocator's operators throw is allocated, and freed, beside their own call, whoever links the C++ runtime:
+/// one block for each exception of the program's new-handler, and none that is not freed.
 #[test]
 fn exceptions_of_operator_new_are_counted() {
     let jemalloc = installed("libjemalloc_pic.a", "libjemalloc-dev");
@@ -108,8 +109,8 @@ fn exceptions_of_operator_new_are_counted() {
     }
 }
 
-/// Aligned operators count the size that was asked for, and only what C++ forbids is an error, whoever provides them; `check`
-/// names the sizes and alignments of both calls.
+/// Aligned operators count the size that was asked for, and only what C++ forbids is an error, whoever provides them;
+/// `check` names the sizes and alignments of both calls.
 #[test]
 fn aligned_operators_are_counted_and_judged() {
     let preloaded = [
@@ -229,8 +230,8 @@ fn rust_global_allocators() {
     }
 }
 
-/// Whether a block is one of Rust's global allocator: its innermost frame is Rust code, and not std's use of the system's
-/// allocator for its threads.
+/// Whether a block is one of Rust's global allocator: its innermost frame is Rust code, and not std's use of the
+/// system's allocator for its threads.
 fn is_of_global_allocator(site: &serde_json::Value) -> bool {
     let functions = functions_of(site);
     functions.first().is_some_and(|name| name.contains("alloc::") && !name.contains("std::alloc::System"))

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 mod scenarios;
+mod words;
 
-/// Which modules of this crate each module may name: such as stand further up. Parts of a module (`unwinder/…`) count as the module.
+/// Which modules of this crate each module may name: such as stand further up. Parts of a module (`unwinder/…`) count
+/// as the module.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("addr", &[]),
     ("glob", &[]),
@@ -425,8 +427,8 @@ fn edges() -> BTreeMap<String, BTreeMap<String, String>> {
     edges
 }
 
-/// Imports point to modules further up in the table only, so that there is no circle; a module that the table does not know must
-/// be given its place, and the table allows nothing that no module does.
+/// Imports point to modules further up in the table only, so that there is no circle; a module that the table does not
+/// know must be given its place, and the table allows nothing that no module does.
 #[test]
 fn imports_point_down() {
     let edges = edges();
@@ -451,7 +453,8 @@ fn imports_point_down() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// nix and libc in tracer/ only, libc also where the kernel is asked for memory; clap and indicatif in cli, commands and main only; ratatui in top and commands only.
+/// nix and libc in tracer/ only, libc also where the kernel is asked for memory; clap and indicatif in cli, commands
+/// and main only; ratatui in top and commands only.
 #[test]
 fn crates_stay_in_their_places() {
     let mut wrong = Vec::new();

@@ -1,4 +1,5 @@
-//! heaptrace is killed just after it has attached to a process all of whose threads sleep: they wake up into breakpoints that nobody watches.
+//! heaptrace is killed just after it has attached to a process all of whose threads sleep: they wake up into
+//! breakpoints that nobody watches.
 
 use crate::support::procfs;
 use crate::support::program::Program;

@@ -97,8 +97,8 @@ fn t04_attach_during_thread_churn() {
     assert_victim_well(victim, pid);
 }
 
-/// T04: attach, and detach, again and again, while children are started in every way. One that shares the memory, as vfork and
-/// posix_spawn have it, runs into its parent's breakpoints; one that is forked has a copy of them.
+/// T04: attach, and detach, again and again, while children are started in every way. One that shares the memory, as
+/// vfork and posix_spawn have it, runs into its parent's breakpoints; one that is forked has a copy of them.
 #[test]
 fn t04_attach_while_children_are_started() {
     let program = Program::fixture("victim").args(["2", "spawn"]);
@@ -131,8 +131,8 @@ fn attach_by_name() {
     assert_victim_well(victim, pid);
 }
 
-/// `--by-name` of what was started by a link (redis-server is one to redis-check-rdb on Debian), and of what the dynamic linker was told to load: the
-/// name that each was started by, in the report too.
+/// `--by-name` of what was started by a link (redis-server is one to redis-check-rdb on Debian), and of what the
+/// dynamic linker was told to load: the name that each was started by, in the report too.
 #[test]
 fn attach_by_the_name_that_a_program_was_started_by() {
     let exe = Program::fixture("victim");

@@ -1,4 +1,5 @@
-//! Targets that are in the middle of something when heaptrace attaches, or that hold it up: exec, workers of the kernel, the freezer.
+//! Targets that are in the middle of something when heaptrace attaches, or that hold it up: exec, workers of the
+//! kernel, the freezer.
 
 use super::guardian::guardian_of;
 use crate::support::procfs;
@@ -67,7 +68,8 @@ fn attach_to_threads_that_execute() {
     target.assert_killed();
 }
 
-/// What a program does with SIGTRAP is reset by exec; so a new image has to be given our handler before it can run into a breakpoint.
+/// What a program does with SIGTRAP is reset by exec; so a new image has to be given our handler before it can run into
+/// a breakpoint.
 fn killed_at_an_exec(threads: &str, rounds: u32) {
     let (mut target, pid) = start("exec_loop", &[threads, "0"]);
     for round in 0..crate::suite::rounds(rounds) {
@@ -242,7 +244,8 @@ fn killed_as_soon_as_it_writes_to_a_busy_process() {
     target.wait().success();
 }
 
-/// A worker of the kernel's reports stops, but never returns to the program's code: whoever waits for that waits for ever.
+/// A worker of the kernel's reports stops, but never returns to the program's code: whoever waits for that waits for
+/// ever.
 #[test]
 fn workers_of_the_kernel_are_left_alone() {
     let mut target = Program::fixture("kernel_workers").start();
@@ -302,7 +305,8 @@ impl Drop for Freezer {
     }
 }
 
-/// Whether a frozen thread stands behind a breakpoint of which nobody has been told: a SIGTRAP waits to be delivered to it.
+/// Whether a frozen thread stands behind a breakpoint of which nobody has been told: a SIGTRAP waits to be delivered to
+/// it.
 fn has_frozen_at_a_breakpoint(pid: i32) -> bool {
     let pending = |tid| procfs::status_field(tid, "SigPnd").and_then(|set| u64::from_str_radix(&set, 16).ok());
     procfs::threads(pid).into_iter().any(|tid| {
@@ -320,7 +324,8 @@ fn a_frozen_process_is_let_go() {
         let tracer = Program::new("/bin/true");
         let attached = tracer.start_attached(&[], pid);
         procfs::wait_until_answered(pid);
-        // Until a thread has brought it in, a thread that freezes behind a breakpoint has nothing that saves it when it is thawed.
+        // Until a thread has brought it in, a thread that freezes behind a breakpoint has nothing that saves it when it
+        // is thawed.
         procfs::wait_until("the handler is there", || procfs::catches(pid, Signal::SIGTRAP));
         let Some(freezer) = Freezer::new(pid) else {
             println!("skipped: there is no freezer here");
@@ -357,7 +362,8 @@ fn is_held_up(pid: i32, thread: &str) -> bool {
     })
 }
 
-/// The last resort: the kernel holds the tracer thread up for ever, and heaptrace ends nevertheless; the guardian does the rest.
+/// The last resort: the kernel holds the tracer thread up for ever, and heaptrace ends nevertheless; the guardian does
+/// the rest.
 #[test]
 fn a_read_that_never_ends_does_not_keep_heaptrace() {
     let mut target = Program::fixture("stalled").start();

@@ -120,7 +120,8 @@ fn without_build_id() {
     assert!(store.join(".build-id").read_dir().unwrap().count() >= 2);
 }
 
-/// A place that can't be written to is refused before the program starts; what fails later is named and costs the status.
+/// A place that can't be written to is refused before the program starts; what fails later is named and costs the
+/// status.
 #[test]
 fn unwritable_places() {
     let program = Program::new("/bin/true");

@@ -202,7 +202,8 @@ fn debug_frame_in_a_debug_file() {
     }
 }
 
-/// A stripped static program: its allocator is found by the symbols of its debug file, and by those that are packed in it.
+/// A stripped static program: its allocator is found by the symbols of its debug file, and by those that are packed in
+/// it.
 #[test]
 fn stripped_static_programs_with_symbols_elsewhere() {
     let copied = Copied::built(&["-static", "-Wl,--build-id=0xabcdef01aa"]);
@@ -225,7 +226,8 @@ fn stripped_static_programs_with_symbols_elsewhere() {
     assert_eq!(stack[..6], ["allocate", "outer", "outer", "outer", "outer", "main"]);
 }
 
-/// Without any symbol nothing can be seen: this is said, with the way out, which is to name the functions by their addresses.
+/// Without any symbol nothing can be seen: this is said, with the way out, which is to name the functions by their
+/// addresses.
 #[test]
 fn stripped_static_programs_without_symbols() {
     let copied = Copied::built(&["-static"]);

@@ -201,8 +201,8 @@ fn t37_check_unshare() {
     }
 }
 
-/// T37: /proc is that of another pid namespace. Ids in it are those of other processes: nothing is traced, nobody's memory is
-/// written to.
+/// T37: /proc is that of another pid namespace. Ids in it are those of other processes: nothing is traced, nobody's
+/// memory is written to.
 #[test]
 fn t37_proc_of_another_pid_namespace_is_refused() {
     let program = Program::fixture("victim").args(["1"]);
@@ -263,8 +263,8 @@ fn t37_an_id_from_inside_is_translated() {
     target.wait().success();
 }
 
-/// T37: one who asks from outside finds the tracer in a container, and is let in; one who asks from inside a tracer outside is
-/// told so.
+/// T37: one who asks from outside finds the tracer in a container, and is let in; one who asks from inside a tracer
+/// outside is told so.
 #[test]
 fn t37_asking_across_namespaces() {
     // without root outside, so that root there is nobody that the container knows
@@ -315,8 +315,8 @@ fn t37_asking_across_namespaces() {
     std::fs::remove_dir_all(&place).unwrap();
 }
 
-/// T46: names that a maker of code has written to its perf map, here and in a container, where the file is another one and so
-/// is the process's id.
+/// T46: names that a maker of code has written to its perf map, here and in a container, where the file is another one
+/// and so is the process's id.
 #[test]
 fn t46_names_of_code_made_at_run_time() {
     let assert_named = |report: &Report| {

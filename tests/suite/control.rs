@@ -93,8 +93,8 @@ fn step(running: &mut Running, line: &str) {
     assert_eq!(running.line(), "ok");
 }
 
-/// In a pause allocations are not recorded, the ends of recorded blocks are; before the first block no probe is there at
-/// all, and the blocks of the pause are no errors when they are freed.
+/// In a pause allocations are not recorded, the ends of recorded blocks are; before the first block no probe is there
+/// at all, and the blocks of the pause are no errors when they are freed.
 #[test]
 fn what_happens_in_a_pause_is_not_recorded() {
     let program = Program::fixture("steps");
@@ -131,7 +131,8 @@ fn what_happens_in_a_pause_is_not_recorded() {
     assert!(report.0["warnings"].to_string().contains("collecting paused for"), "{}", report.0["warnings"]);
 }
 
-/// `--delay` begins by itself; `--toggle-signal` ends and begins collecting. Signals to heaptrace are not the program's.
+/// `--delay` begins by itself; `--toggle-signal` ends and begins collecting. Signals to heaptrace are not the
+/// program's.
 #[test]
 fn delay_and_toggle_signal_begin_and_end_collecting() {
     let program = Program::fixture("steps");
@@ -190,8 +191,8 @@ fn the_first_scan_compares_with_nothing() {
     drop(running.wait());
 }
 
-/// `leaks` classifies what is live now, tells growth, and explains what is still reachable, again and again while the program
-/// goes on.
+/// `leaks` classifies what is live now, tells growth, and explains what is still reachable, again and again while the
+/// program goes on.
 #[test]
 fn leaks_of_a_living_process() {
     let program = Program::fixture("steps");
@@ -247,8 +248,8 @@ fn what_hangs_on_lost_blocks_is_told_by_its_increase() {
     running.wait().success();
 }
 
-/// In a process that was attached to, what hangs on blocks from before is no leak; `--leaks-at-end` tells the rest. What lay in
-/// blocks from before is not known, and no block is called lost for it.
+/// In a process that was attached to, what hangs on blocks from before is no leak; `--leaks-at-end` tells the rest.
+/// What lay in blocks from before is not known, and no block is called lost for it.
 #[test]
 fn leaks_at_the_end_of_an_attach() {
     let program = Program::fixture("steps");

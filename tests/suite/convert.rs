@@ -144,8 +144,8 @@ fn names_are_found_afterwards() {
     assert!(!functions(&report(&program, &trace, &["--no-symbolize"])).contains("\"leaf\""));
 }
 
-/// The profile of a check is of the moment of its scan; parts of the trace are of all that has happened. What the trace comes out
-/// of may be a pipe: it is read once.
+/// The profile of a check is of the moment of its scan; parts of the trace are of all that has happened. What the trace
+/// comes out of may be a pipe: it is read once.
 #[test]
 fn what_follows_a_leak_scan_is_in_the_parts() {
     let program = Program::fixture("leaks/checked_now");

@@ -1,4 +1,5 @@
-//! `heaptrace convert` of real runs: parts by marks and times against an account, names on another machine, what the user sees.
+//! `heaptrace convert` of real runs: parts by marks and times against an account, names on another machine, what the
+//! user sees.
 
 use crate::support::checks::google_pprof;
 use crate::support::fixtures;
@@ -39,8 +40,8 @@ fn order(pid: &str, words: &[&str]) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Of a program that does what it is told, each part is exactly what it did then; pauses and marks leave the whole what it was in the
-/// run, byte for byte.
+/// Of a program that does what it is told, each part is exactly what it did then; pauses and marks leave the whole what
+/// it was in the run, byte for byte.
 #[test]
 fn parts_between_marks_are_what_was_done_then() {
     let program = Program::fixture("steps");

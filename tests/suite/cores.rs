@@ -48,7 +48,8 @@ fn by_gdb(pid: &str, dir: &TempDir) -> PathBuf {
     dir.path().join(format!("gdb.{pid}"))
 }
 
-/// What the kernel keeps of a process that a signal ends; None where it gives cores to a program (core(5)), which may put them anywhere.
+/// What the kernel keeps of a process that a signal ends; None where it gives cores to a program (core(5)), which may
+/// put them anywhere.
 fn by_kernel(running: Running, pid: &str) -> Option<PathBuf> {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     let folder = fs::read_link(format!("/proc/{pid}/cwd")).unwrap();

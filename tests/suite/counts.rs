@@ -170,8 +170,8 @@ fn t22_t23_signal_handler_and_longjmp_in_malloc() {
     traced.report.assert_consistent();
 }
 
-/// T22: threads are cancelled inside malloc, at a cancellation point or anywhere; their cleanup handlers allocate. The calls
-/// that never returned allocated nothing, and are told.
+/// T22: threads are cancelled inside malloc, at a cancellation point or anywhere; their cleanup handlers allocate. The
+/// calls that never returned allocated nothing, and are told.
 #[test]
 fn t22_threads_cancelled_in_malloc() {
     let bump = fixtures::library("bump");
@@ -200,8 +200,8 @@ fn rust_program_equals_counter() {
     report.assert_no_anomaly();
 }
 
-/// Where blocks come and go past the functions that have probes, as the program's own allocator lets them, a free of what is not
-/// live is no error of the program.
+/// Where blocks come and go past the functions that have probes, as the program's own allocator lets them, a free of
+/// what is not live is no error of the program.
 #[test]
 fn frees_beside_an_allocator_with_side_doors_are_no_findings() {
     // Its malloc begins with what can't be moved.
@@ -331,8 +331,8 @@ fn a_pointer_that_is_declared_as_a_size_is_told() {
     }
 }
 
-/// A declared name that no module defines is an error with the names that may have been meant; what was recorded is written
-/// all the same, and `check` does not judge.
+/// A declared name that no module defines is an error with the names that may have been meant; what was recorded is
+/// written all the same, and `check` does not judge.
 #[test]
 fn unknown_declared_functions_are_errors() {
     let program = Program::fixture("pool");

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const FIGURES: [&str; 4] = ["allocations", "bytes_allocated", "frees", "bytes_freed"];
 
-/// Reads what the program had begun and what it had finished; each of heaptrace's totals lies between. They differ by one call at most,
-/// the one in which it was killed.
+/// Reads what the program had begun and what it had finished; each of heaptrace's totals lies between. They differ by
+/// one call at most, the one in which it was killed.
 fn assert_exact(program: &Program, traced: &Traced) {
     let words: Vec<u64> = std::fs::read(program.outside("ledger")).unwrap()[..64]
         .chunks(8)

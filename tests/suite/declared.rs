@@ -1,4 +1,5 @@
-//! `heaptrace heap`: types and names of members as debug information declares them, held against what fixtures of C, C++ and Rust say of themselves.
+//! `heaptrace heap`: types and names of members as debug information declares them, held against what fixtures of C,
+//! C++ and Rust say of themselves.
 
 use crate::support::fixtures;
 use crate::support::procfs;
@@ -102,7 +103,8 @@ const fn id(addr: u64) -> u64 {
     ((addr >> 4) & 0x7fff_ffff) * 2 + 1
 }
 
-/// Names without spaces, which compilers and demanglers set differently; where clang puts `const` first, demanglers put it last.
+/// Names without spaces, which compilers and demanglers set differently; where clang puts `const` first, demanglers put
+/// it last.
 fn plain(name: &str) -> String {
     name.replace(' ', "").replace("constchar*", "charconst*")
 }
@@ -224,7 +226,8 @@ fn containers_of_libcxx_are_told() {
     end(running, pid);
 }
 
-/// Linkers did not always say that a program is one. Then it has its thread-local variables all the same where a program has them.
+/// Linkers did not always say that a program is one. Then it has its thread-local variables all the same where a
+/// program has them.
 #[test]
 fn a_program_that_does_not_say_so_is_one() {
     const FLAGS_1: u64 = 0x6fff_fffb;
@@ -245,8 +248,8 @@ fn a_program_that_does_not_say_so_is_one() {
     end(running, pid);
 }
 
-/// Where threads have the thread-local variables of libraries: of one that comes with the program, of one that is loaded later, by each way in which compilers
-/// have code find them.
+/// Where threads have the thread-local variables of libraries: of one that comes with the program, of one that is
+/// loaded later, by each way in which compilers have code find them.
 #[test]
 fn thread_local_variables_of_libraries_are_told() {
     let models: [&[&str]; 4] =
@@ -258,7 +261,8 @@ fn thread_local_variables_of_libraries_are_told() {
             program = program.env("LD_PRELOAD", &library);
         }
         let (running, pid, answer) = agrees_of(&program);
-        // room for the variables of libraries that are loaded later is where the others' are, if their code asks for that (or may, by glibc's tunable)
+        // room for the variables of libraries that are loaded later is where the others' are, if their code asks for
+        // that (or may, by glibc's tunable)
         let told = answer["types"]
             .as_array()
             .unwrap()
@@ -302,7 +306,8 @@ fn warnings(arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A variable's members are kept in a file, even where no block has a type of its own; what a file has cannot be asked for again.
+/// A variable's members are kept in a file, even where no block has a type of its own; what a file has cannot be asked
+/// for again.
 #[test]
 fn members_are_kept_where_no_block_has_a_type() {
     let (running, pid, _) = start(&Program::fixture("declared_untyped"));
@@ -319,7 +324,8 @@ fn members_are_kept_where_no_block_has_a_type() {
     end(running, pid);
 }
 
-/// Where debug information is not whole, that is told; not where there is none, as in most programs of a system: the report says which types are not known.
+/// Where debug information is not whole, that is told; not where there is none, as in most programs of a system: the
+/// report says which types are not known.
 #[test]
 fn what_is_missing_of_types_is_told() {
     let (running, pid, _) = start(&Program::new(fixtures::program_with("declared_untyped", &["-s"])));
@@ -343,7 +349,8 @@ fn what_is_missing_of_types_is_told() {
     end(running, pid);
 }
 
-/// An interpreter without debug information is told the same with and without types: no block changes its holder, or comes or goes, and what blocks look like stays where nothing is declared.
+/// An interpreter without debug information is told the same with and without types: no block changes its holder, or
+/// comes or goes, and what blocks look like stays where nothing is declared.
 #[test]
 fn an_interpreter_is_told_the_same_without_types() {
     const SCRIPT: &str = "

@@ -112,8 +112,8 @@ fn t39_stopped_while_traced_stays_stopped() {
     assert_victim_well(victim, pid);
 }
 
-/// T40: detach at many different moments under the load of eight threads, which run in what time heaptrace leaves them: else it
-/// would wait for its turn most of the time.
+/// T40: detach at many different moments under the load of eight threads, which run in what time heaptrace leaves them:
+/// else it would wait for its turn most of the time.
 #[test]
 fn t40_detach_at_random_times() {
     let victim = crate::support::fixtures::program("victim");

@@ -1,4 +1,5 @@
-//! `.dhat.json`, read by the code of Valgrind's own viewer, against report.json of the same run, and against what DHAT says itself.
+//! `.dhat.json`, read by the code of Valgrind's own viewer, against report.json of the same run, and against what DHAT
+//! says itself.
 
 use crate::support::fixtures;
 use crate::support::program::Program;
@@ -61,7 +62,8 @@ fn its_own_viewer_shows_the_figures_of_the_report() {
     }
 }
 
-/// Frames as the Firefox Profiler takes them apart (src/profile-logic/import/dhat.js): address, function, file, line, column.
+/// Frames as the Firefox Profiler takes them apart (src/profile-logic/import/dhat.js): address, function, file, line,
+/// column.
 #[test]
 fn frames_have_the_line_where_it_is_known() {
     let program = Program::fixture("sites");

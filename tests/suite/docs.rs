@@ -1,4 +1,5 @@
-//! The commands in docs/agents.md and docs/guide: each does what is said there. And what packages install: pages for man, completions.
+//! The commands in docs/agents.md and docs/guide: each does what is said there. And what packages install: pages for
+//! man, completions.
 
 use super::attach::{assert_victim_well, start_victim};
 use crate::support::fixtures;
@@ -96,7 +97,8 @@ fn the_commands_of_the_guide_do_what_is_said() {
     }
 }
 
-/// Runs the commands of a page in their order. `# 23` says that one exits with that status, `&` that one goes on meanwhile.
+/// Runs the commands of a page in their order. `# 23` says that one exits with that status, `&` that one goes on
+/// meanwhile.
 fn run_page(page: &str) {
     let commands = commands(page);
     if commands.is_empty() {

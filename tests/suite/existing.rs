@@ -105,7 +105,8 @@ fn blocks_of_mimalloc_3_from_before_are_live() {
     }
 }
 
-/// Threads that are inside of the allocator at that moment leave it first: no block is told that is none, and none is missing.
+/// Threads that are inside of the allocator at that moment leave it first: no block is told that is none, and none is
+/// missing.
 #[test]
 fn busy_threads_leave_the_allocator_first() {
     for round in 0..crate::suite::rounds(5) {
@@ -176,8 +177,8 @@ fn wait_until_copied(pid: i32) {
     procfs::wait_until("the process runs on", || procfs::state(pid) != Some('t'));
 }
 
-/// The process stands only to be copied, and runs while the copy is walked. What it frees, moves and allocates meanwhile
-/// counts as if the blocks had been known from the beginning.
+/// The process stands only to be copied, and runs while the copy is walked. What it frees, moves and allocates
+/// meanwhile counts as if the blocks had been known from the beginning.
 #[test]
 fn blocks_that_are_freed_while_the_copy_is_walked_are_known() {
     for engine in ["trap", "jump"] {

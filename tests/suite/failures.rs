@@ -50,8 +50,8 @@ fn t02_not_executable() {
     assert_eq!(ended.code(), 126, "{}", ended.stderr);
 }
 
-/// T02: the kernel's "no such file" is not about the script but about its interpreter, which the message names; so with a
-/// program and its loader.
+/// T02: the kernel's "no such file" is not about the script but about its interpreter, which the message names; so with
+/// a program and its loader.
 #[test]
 fn t02_missing_interpreter() {
     let program = Program::new("/bin/true");
@@ -110,8 +110,8 @@ fn traced_by_another_tracer_with_its_children() {
     assert!(ended.stderr.contains("(ltrace) traces heaptrace and its children"), "{}", ended.stderr);
 }
 
-/// T02: `run` and `check` refuse a 32-bit program, and a script for one, before its first instruction, and leave no file; where the
-/// kernel can't run it, that is said. `attach` refuses it, and leaves it alone.
+/// T02: `run` and `check` refuse a 32-bit program, and a script for one, before its first instruction, and leave no
+/// file; where the kernel can't run it, that is said. `attach` refuses it, and leaves it alone.
 #[test]
 fn t02_program_for_32_bits() {
     let Some(ends) = Programs32::new() else { return };
@@ -334,8 +334,8 @@ fn t11_killed_at_random_moments() {
     }
 }
 
-/// T11: SIGKILL hits the program while it is being started, or while heaptrace attaches: no hang, an end that is told, and no
-/// process left.
+/// T11: SIGKILL hits the program while it is being started, or while heaptrace attaches: no hang, an end that is told,
+/// and no process left.
 #[test]
 fn t11_killed_while_tracing_begins() {
     for round in 0..crate::suite::rounds(12) {
@@ -379,8 +379,8 @@ fn kill_after(pid: i32, looks: u32) {
     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
 }
 
-/// T38: a filter that ends the program if it makes memory executable. heaptrace has it do no such thing, neither where there is
-/// room for displaced instructions nor where there is none; what it could not see then, it says.
+/// T38: a filter that ends the program if it makes memory executable. heaptrace has it do no such thing, neither where
+/// there is room for displaced instructions nor where there is none; what it could not see then, it says.
 #[test]
 fn t38_a_filter_that_kills_for_executable_memory() {
     let program = Program::fixture("seccomp").stays_on_trap(FILTERS);

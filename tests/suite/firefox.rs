@@ -129,7 +129,8 @@ fn functions_have_files_lines_and_modules() {
     assert!(libs.iter().any(|lib| lib["path"] == module["path"] && lib["codeId"] == module["build_id"]), "{libs:?}");
 }
 
-/// Threads have a track each: what they have allocated, by whom it was freed, and what they have freed, whosever it was.
+/// Threads have a track each: what they have allocated, by whom it was freed, and what they have freed, whosever it
+/// was.
 #[test]
 fn each_thread_has_a_track() {
     let (_traced, path) = traced(&Program::fixture("named"));

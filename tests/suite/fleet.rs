@@ -60,7 +60,8 @@ impl Service {
         running
     }
 
-    /// The same with `--wait`, in a network namespace of heaptrace's own: the kernel does not tell of new processes there.
+    /// The same with `--wait`, in a network namespace of heaptrace's own: the kernel does not tell of new processes
+    /// there.
     fn attach_unheard(&self) -> Running {
         let pattern = self.pattern();
         let own = ["unshare", "--net", env!("CARGO_BIN_EXE_heaptrace")];
@@ -145,7 +146,8 @@ fn again_writes_a_series_for_each_process() {
     }
 }
 
-/// `--again` takes those that run already, oldest first, and each that comes; every one has its own file. SIGTERM ends it.
+/// `--again` takes those that run already, oldest first, and each that comes; every one has its own file. SIGTERM ends
+/// it.
 #[test]
 fn again_profiles_each_process_of_a_service() {
     let service = Service::new("again");
@@ -284,7 +286,8 @@ fn unit() -> Vec<(String, String)> {
 }
 
 /// The command of the systemd unit, with its specifiers filled in and no more rights than it asks for, profiles each
-/// instance of another user's program into its state directory and stops at SIGTERM. (systemd itself can't run in a test.)
+/// instance of another user's program into its state directory and stops at SIGTERM. (systemd itself can't run in a
+/// test.)
 #[test]
 fn the_systemd_unit_profiles_a_service() {
     let unit = unit();

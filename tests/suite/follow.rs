@@ -73,8 +73,8 @@ fn assert_totals(report: &Report, ledger: &Ledger) {
     }
 }
 
-/// T28: a followed child begins with its parent's blocks, which it has not allocated; each process's own calls are its own, and
-/// in the profile of all each block stands once.
+/// T28: a followed child begins with its parent's blocks, which it has not allocated; each process's own calls are its
+/// own, and in the profile of all each block stands once.
 #[test]
 fn t28_followed_child_inherits_blocks() {
     let mut child = 0;
@@ -254,7 +254,8 @@ fn a_pipeline_has_a_report_for_each_program() {
     tree.all.assert_no_anomaly();
 }
 
-/// `--only` and `--skip` choose by the executable; what is not chosen runs without probes, and its children are followed.
+/// `--only` and `--skip` choose by the executable; what is not chosen runs without probes, and its children are
+/// followed.
 #[test]
 fn only_chosen_programs_are_recorded() {
     for (options, chosen) in [
@@ -355,8 +356,8 @@ fn check_adds_up_what_several_processes_lose() {
     );
 }
 
-/// A child that its own parent is not the parent of (CLONE_PARENT; here it is heaptrace) is a process of the tree all the same,
-/// and in the same memory it allocates on the one heap.
+/// A child that its own parent is not the parent of (CLONE_PARENT; here it is heaptrace) is a process of the tree all
+/// the same, and in the same memory it allocates on the one heap.
 #[test]
 fn t31_followed_child_of_the_parents_parent() {
     let tree = Tree::of(&["sibling", "0"]);
@@ -375,7 +376,8 @@ fn t31_followed_child_of_the_parents_parent() {
     tree.all.assert_no_anomaly();
 }
 
-/// What docs/limits.md says of CLONE_UNTRACED: the child hangs at a breakpoint, which nobody takes out; its parent is well.
+/// What docs/limits.md says of CLONE_UNTRACED: the child hangs at a breakpoint, which nobody takes out; its parent is
+/// well.
 #[test]
 fn an_untraceable_child_hangs() {
     for options in [&["--engine", "trap"][..], &["--engine", "trap", "-f"]] {

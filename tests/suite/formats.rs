@@ -1,4 +1,5 @@
-//! The formats of other tools, read by those tools or with their published definitions, against report.json of the same run.
+//! The formats of other tools, read by those tools or with their published definitions, against report.json of the same
+//! run.
 
 use crate::suite::attach::{assert_victim_well, start_victim};
 use crate::support::checks::pprof;
@@ -132,7 +133,8 @@ fn heaptrack_print_has_the_figures_of_the_report() {
 
         let read = heaptrack_functions(&path, &path.with_extension("stacks"));
         let figures = ["allocated_objects", "temporary", "peak_bytes", "live_bytes"];
-        // its flame graphs have a function that was inlined on the wrong side of the one that it is part of; its lists are right
+        // its flame graphs have a function that was inlined on the wrong side of the one that it is part of; its lists
+        // are right
         let expected = only(by_outer_function(report), &figures);
         assert_eq!(read, expected, "{fixture}");
         // the stack with the most calls is told first
@@ -188,7 +190,8 @@ fn formats_of_an_attach() {
     assert_victim_well(victim, pid);
 }
 
-/// Perfetto shows a heap for each snapshot and for each part, what is live then by function, and the resident memory over time.
+/// Perfetto shows a heap for each snapshot and for each part, what is live then by function, and the resident memory
+/// over time.
 #[test]
 fn pftrace_has_a_heap_for_each_snapshot_and_part() {
     let kinds: [&[&str]; 2] = [

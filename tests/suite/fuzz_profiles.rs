@@ -1,5 +1,6 @@
-//! Fuzzers of saved profiles, as `fuzz.rs` has them of other files: whatever the bytes, nothing panics, hangs, or takes memory without
-//! bound, and what could be read can be written, compared and merged. The profiles are those of tests/kept, whose fields change places.
+//! Fuzzers of saved profiles, as `fuzz.rs` has them of other files: whatever the bytes, nothing panics, hangs, or takes
+//! memory without bound, and what could be read can be written, compared and merged. The profiles are those of
+//! tests/kept, whose fields change places.
 
 use super::fuzz::{bounded, cases, change, edits};
 use crate::support::allocations::peak_of;
@@ -98,7 +99,8 @@ fn merge(profiles: &[&Profile]) {
     drop(series.finish(plan.open));
 }
 
-/// A field of a message of protocol buffers: its number and kind, and what comes behind (with its length, if it has one).
+/// A field of a message of protocol buffers: its number and kind, and what comes behind (with its length, if it has
+/// one).
 #[derive(Clone, Debug)]
 struct Field {
     tag: u64,
@@ -356,7 +358,8 @@ proptest! {
     }
 }
 
-/// The files themselves are read, also when taken apart and joined again: what the fuzzers do reaches what comes behind reading.
+/// The files themselves are read, also when taken apart and joined again: what the fuzzers do reaches what comes behind
+/// reading.
 #[test]
 fn unchanged_seeds_are_read() {
     for seed in pprofs() {

@@ -1,5 +1,5 @@
-//! Fuzzers of event traces, as `fuzz.rs` has them of other files: whatever the bytes, nothing panics, hangs, or takes memory without
-//! bound. Real traces are changed bit by bit, and record by record.
+//! Fuzzers of event traces, as `fuzz.rs` has them of other files: whatever the bytes, nothing panics, hangs, or takes
+//! memory without bound. Real traces are changed bit by bit, and record by record.
 
 use super::fuzz::{Edits, bounded, cases, change, edits};
 use crate::support::program::Program;

@@ -57,8 +57,8 @@ fn killed_in_attach(threads: &str, rounds: u32) {
     });
 }
 
-/// Attaches to a victim again and again, each time until its probes have been hit; what happens then, `then` says. In the end the
-/// victim must have found nothing wrong.
+/// Attaches to a victim again and again, each time until its probes have been hit; what happens then, `then` says. In
+/// the end the victim must have found nothing wrong.
 fn attach_rounds(threads: &str, rounds: u32, mut then: impl FnMut(&mut Running, i32, Running)) {
     let program = Program::fixture("victim").args([threads]);
     let (mut victim, pid) = start_victim(&program);
@@ -88,7 +88,8 @@ fn killed_in_run(threads: &str, rounds: u32) {
 
 /// Probes are in place and, if it works, hit; a different number of times in each round.
 fn wait_until_working(victim: &mut Running, pid: i32, hits: bool, round: u32) {
-    // A thread that is just making the call which installs the handler can't be helped: once an order is answered, it is over.
+    // A thread that is just making the call which installs the handler can't be helped: once an order is answered, it
+    // is over.
     procfs::wait_until_answered(pid);
     procfs::wait_until("the handler is there", || !hits || procfs::catches(pid, Signal::SIGTRAP));
     for _ in 0..=round % 3 {
@@ -307,8 +308,8 @@ fn told_of_earlier_one(traced: &crate::support::program::Traced) -> String {
     warnings.filter(|warning| warning.contains("an earlier heaptrace")).collect()
 }
 
-/// T42: heaptrace and its guardian are killed together: `doctor` tells, and the next attach takes out what they have left, be
-/// there threads that wait in the handler for SIGTRAP or not. `HEAPTRACE_TEST_FACTOR=50` does it 200 times.
+/// T42: heaptrace and its guardian are killed together: `doctor` tells, and the next attach takes out what they have
+/// left, be there threads that wait in the handler for SIGTRAP or not. `HEAPTRACE_TEST_FACTOR=50` does it 200 times.
 #[test]
 fn t42_killed_together_with_its_guardian() {
     for threads in ["0", "3"] {
@@ -465,9 +466,10 @@ fn a_forking_program_is_left_without_the_handler() {
     forking.assert_killed();
 }
 
-/// T42: heaptrace is killed at one call of the edge after the other: in front of every request, read and write by which it
-/// traces. Neither the program nor a child that it has forked is hurt: registers, flags, floating-point state and signal mask are
-/// as they were. Before our handler is installed `run` has the kernel kill the program, which has done nothing yet then.
+/// T42: heaptrace is killed at one call of the edge after the other: in front of every request, read and write by which
+/// it traces. Neither the program nor a child that it has forked is hurt: registers, flags, floating-point state and
+/// signal mask are as they were. Before our handler is installed `run` has the kernel kill the program, which has done
+/// nothing yet then.
 fn killed_at_any_call(options: &[&str], mode: &str) {
     let killed_at = |call: u64| {
         let program = Program::fixture("killed_children").args(["2", mode]);
@@ -489,7 +491,8 @@ fn killed_at_any_call(options: &[&str], mode: &str) {
     // calls are no random moments: more of them at another time would say the same
     let kills = 40;
     let survived = (1..=kills).filter(|kill| killed_at(low * kill / kills) == (true, true)).count();
-    // their number depends on how often the tracer looks for the next stop, and some come before the program's first call
+    // their number depends on how often the tracer looks for the next stop, and some come before the program's first
+    // call
     assert!(survived as u64 > kills / 8, "{survived} of {kills}");
 }
 

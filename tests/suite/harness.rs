@@ -85,7 +85,8 @@ fn memcheck_records_are_read() {
     assert_eq!(amounts("held_node"), [[0, 0], [0, 0], [0, 0], [63, 2016]]);
 }
 
-/// Builds the programs that tests ask for by name alone, several at once. `./test` does this first, so that no test waits for the compilers of others.
+/// Builds the programs that tests ask for by name alone, several at once. `./test` does this first, so that no test
+/// waits for the compilers of others.
 #[test]
 #[ignore = "only a saving of time: tests build what they need themselves"]
 fn fixtures_are_built() {

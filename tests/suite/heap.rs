@@ -95,7 +95,8 @@ fn what_is_held_is_told_of_the_blocks_not_of_the_resident_memory() {
     running.wait().success();
 }
 
-/// Each chunk is seen as what it is: the sums are those of glibc's own count, and the program's blocks are as many as it keeps.
+/// Each chunk is seen as what it is: the sums are those of glibc's own count, and the program's blocks are as many as
+/// it keeps.
 #[test]
 fn the_chunks_are_those_that_glibc_counts() {
     for flags in [&[][..], &["-static"], &["-static-pie"]] {
@@ -109,7 +110,8 @@ fn the_chunks_are_those_that_glibc_counts() {
     }
 }
 
-/// The same, and what malloc_trim(0) gives back, with other versions of glibc: without safe-linking, without fast bins, and with caches of large blocks.
+/// The same, and what malloc_trim(0) gives back, with other versions of glibc: without safe-linking, without fast bins,
+/// and with caches of large blocks.
 #[test]
 fn the_chunks_are_those_that_other_glibcs_count() {
     for root in fixtures::other_glibcs() {
@@ -182,8 +184,8 @@ fn start_blocks(program: &Program) -> (Running, i32, Blocks) {
     }
 }
 
-/// All blocks of the program are found, each at its address with the room that it has, and no others but few of the library's own. `further_on`: aligned blocks may
-/// begin in the middle of what is told.
+/// All blocks of the program are found, each at its address with the room that it has, and no others but few of the
+/// library's own. `further_on`: aligned blocks may begin in the middle of what is told.
 fn assert_blocks(program: &Program, allocator: &str, further_on: bool) {
     let what = program.exe().display();
     let (running, pid, blocks) = start_blocks(program);
@@ -216,7 +218,8 @@ fn assert_blocks(program: &Program, allocator: &str, further_on: bool) {
     end(running, pid);
 }
 
-/// What a process shares with the one that it was forked from stays shared when it is read itself or as a copy: it needs no more memory afterwards.
+/// What a process shares with the one that it was forked from stays shared when it is read itself or as a copy: it
+/// needs no more memory afterwards.
 #[test]
 fn what_is_read_stays_shared() {
     const SCRIPT: &str = "import os, sys
@@ -245,7 +248,8 @@ else:
 /// After random frees by two threads.
 #[test]
 fn each_block_of_glibc_is_found_at_its_address() {
-    // Static programs lie low, each run elsewhere: links that are mixed with their own place then look much like those that are not.
+    // Static programs lie low, each run elsewhere: links that are mixed with their own place then look much like those
+    // that are not.
     let mut programs = vec![fixtures::program_with("blocks_of", &["-static"]); 5];
     programs.push(fixtures::program("blocks_of"));
     programs.extend(fixtures::other_glibcs().iter().map(|root| fixtures::program_of_glibc("blocks_of", root)));
@@ -614,7 +618,8 @@ fn a_chunk_that_reaches_beyond_the_top_is_found() {
     running.wait().success();
 }
 
-/// A process that stands still for a moment goes on as it was: sleeps end when they would have, and a stopped one stays stopped.
+/// A process that stands still for a moment goes on as it was: sleeps end when they would have, and a stopped one stays
+/// stopped.
 #[test]
 fn t05_a_look_wakes_no_sleepers() {
     let program = Program::fixture("sleepers").args(["3000"]);
@@ -657,7 +662,8 @@ fn a_busy_process_is_looked_at_and_lives() {
     super::attach::assert_victim_well(victim, pid);
 }
 
-/// A thread that has just made a system call when it is stopped, and has its process copied then, does not make it once more.
+/// A thread that has just made a system call when it is stopped, and has its process copied then, does not make it once
+/// more.
 #[test]
 fn no_system_call_is_made_twice() {
     let dir = crate::support::tempdir::TempDir::new();

@@ -1,4 +1,5 @@
-//! `heaptrace heap --save`, and what becomes of such files: the same answers as of the process, differences that the fixture's ledger knows, pprof, refusals, fuzzing.
+//! `heaptrace heap --save`, and what becomes of such files: the same answers as of the process, differences that the
+//! fixture's ledger knows, pprof, refusals, fuzzing.
 
 use super::fuzz::{bounded, cases, change, edits};
 use crate::support::checks::pprof;
@@ -148,7 +149,8 @@ fn ids(snapshot: &Path, name: &str) -> BTreeSet<u64> {
     of_name.map(|node| node[2]).collect()
 }
 
-/// Between two files of one process, what came, went and stayed is what the program did; the ids in snapshots of what stayed are the same.
+/// Between two files of one process, what came, went and stayed is what the program did; the ids in snapshots of what
+/// stayed are the same.
 #[test]
 fn a_difference_is_what_the_program_did() {
     let dir = TempDir::new();
@@ -392,7 +394,8 @@ proptest! {
         survives(&packed(&changed), changed.len());
     }
 
-    /// A change of the file itself is found: by the checksum, if by nothing before. Another size of zstd's window changes nothing.
+    /// A change of the file itself is found: by the checksum, if by nothing before. Another size of zstd's window
+    /// changes nothing.
     #[test]
     fn changed_files_are_refused(edits in edits()) {
         let changed = change(seed(), &[0..20, 20..40], &edits);

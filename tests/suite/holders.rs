@@ -108,7 +108,8 @@ fn variables_hold_what_only_they_lead_to() {
     end(running, pid);
 }
 
-/// What one block for all that hold the same would spare is told by the ledger's figures, and what looks like a secret nowhere.
+/// What one block for all that hold the same would spare is told by the ledger's figures, and what looks like a secret
+/// nowhere.
 #[test]
 fn blocks_that_hold_the_same_are_advised_to_be_shared() {
     let mut running = Program::fixture("equal").start();
@@ -203,7 +204,8 @@ fn read(path: &Path) -> Snapshot {
     Snapshot { nodes, edges }
 }
 
-/// The file for Chrome's developer tools has all blocks with their sizes below the roots or the lost ones, and the same ids each time.
+/// The file for Chrome's developer tools has all blocks with their sizes below the roots or the lost ones, and the same
+/// ids each time.
 #[test]
 fn a_snapshot_has_all_blocks() {
     let (running, pid, ledger) = start_classes(&fixtures::program("classes"));

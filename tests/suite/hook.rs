@@ -97,8 +97,8 @@ fn interrupt_ends_the_command() {
     assert!(output.exists());
 }
 
-/// A command that hangs, and leaves children: while the program runs parts go on being written; heaptrace ends when a fixed time has
-/// passed, nothing of the command is left, and all files are there.
+/// A command that hangs, and leaves children: while the program runs parts go on being written; heaptrace ends when a
+/// fixed time has passed, nothing of the command is left, and all files are there.
 #[test]
 fn a_command_that_hangs_holds_neither_the_parts_nor_the_end_up() {
     let program = Program::fixture("forever").args(["1"]);

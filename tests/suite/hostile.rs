@@ -1,5 +1,5 @@
-//! Debug files are what somebody else has put there: too large, made to fill the memory, shortened while they are read. The
-//! program and its profile come through all the same.
+//! Debug files are what somebody else has put there: too large, made to fill the memory, shortened while they are read.
+//! The program and its profile come through all the same.
 
 use crate::support::fixtures;
 use crate::support::procfs::wait_until;
@@ -78,8 +78,8 @@ fn point_to(file: &Path, section: &str, size: u64, flags: u64, write: impl FnOnc
     }
 }
 
-/// A section of 2 MB that unpacks to 2 GB is left alone: of the program's own file while it is traced, and of its debug file
-/// when names are looked up.
+/// A section of 2 MB that unpacks to 2 GB is left alone: of the program's own file while it is traced, and of its debug
+/// file when names are looked up.
 #[test]
 fn what_unpacks_to_gigabytes_is_left_alone() {
     let loaded = packed_zeros(2 << 30);
@@ -136,7 +136,8 @@ fn a_name_does_not_multiply_in_memory() {
     assert_eq!(report.site_sum(&[&name], "/allocated/objects"), 2, "{:.2000}", report.0);
 }
 
-/// A packed symbol table of a gigabyte, which is a hole in the file of a stripped static program; and unwind tables that are.
+/// A packed symbol table of a gigabyte, which is a hole in the file of a stripped static program; and unwind tables
+/// that are.
 #[test]
 fn holes_in_a_program_s_file_are_not_copied() {
     for (section, flags, is_seen) in
@@ -214,8 +215,8 @@ fn shrinks_while_it_is_read(program: &Path, debug: &Path) {
     eprintln!("{told} of 20 runs were looking at what was cut off");
 }
 
-/// Looking up names that takes for ever is told, and a signal ends it: the profile is there, with addresses, and says so; and
-/// what was asked is asked no longer.
+/// Looking up names that takes for ever is told, and a signal ends it: the profile is there, with addresses, and says
+/// so; and what was asked is asked no longer.
 #[test]
 fn a_signal_ends_the_looking_up_of_names() {
     let apart = apart(&["-Wl,--build-id=0xabcdef01dd"]);
@@ -251,8 +252,8 @@ fn a_signal_ends_the_looking_up_of_names() {
     }
 }
 
-/// What stands where a container's package lists should be: a pipe that nobody writes to, a device, a sparse file; and lists that
-/// are called what no package is. The profile is written, and the right list is found all the same.
+/// What stands where a container's package lists should be: a pipe that nobody writes to, a device, a sparse file; and
+/// lists that are called what no package is. The profile is written, and the right list is found all the same.
 #[test]
 fn a_container_s_package_lists_hold_nobody_up() {
     let root = TempDir::new();

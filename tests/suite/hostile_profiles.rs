@@ -1,5 +1,5 @@
-//! Profiles that somebody has made to fill the memory: small files of which much would come, and few bytes that are referred to
-//! often. Reading them is refused before it takes more than it may.
+//! Profiles that somebody has made to fill the memory: small files of which much would come, and few bytes that are
+//! referred to often. Reading them is refused before it takes more than it may.
 
 use crate::support::allocations::peak_of;
 use crate::support::program::Program;

@@ -69,8 +69,8 @@ fn modules_of_the_page_pass_their_own_tests() {
     assert!(told.contains("# fail 0") && !told.contains("# pass 0"), "{told}");
 }
 
-/// Live bytes are drawn as steps: what the fixture holds between two of its calls, to the end; no rate where nothing was
-/// allocated; and the resident memory by the same clock.
+/// Live bytes are drawn as steps: what the fixture holds between two of its calls, to the end; no rate where nothing
+/// was allocated; and the resident memory by the same clock.
 #[test]
 fn the_course_has_steps() {
     const STEP: u64 = 8 << 20;
@@ -108,7 +108,8 @@ fn the_course_has_steps() {
     assert!(words.iter().all(|word| !word.as_str().unwrap().starts_with("Churn")), "{words:?}");
 }
 
-/// All that a person does with a page: the figures are those of report.json and pprof, whichever way they are asked for.
+/// All that a person does with a page: the figures are those of report.json and pprof, whichever way they are asked
+/// for.
 #[test]
 fn a_report_shows_the_figures_of_the_profile() {
     let program = Program::fixture("peak");
@@ -218,7 +219,8 @@ fn a_report_shows_the_figures_of_the_profile() {
     assert!(said("/about").contains("the amounts are exact") && said("/about").contains("What tracing cost"), "{told}");
 }
 
-/// A function that is chosen shows its lines with their bytes, as the source file has them and report.json adds them up; not with --no-source.
+/// A function that is chosen shows its lines with their bytes, as the source file has them and report.json adds them
+/// up; not with --no-source.
 #[test]
 fn a_function_shows_its_source() {
     let program = Program::fixture("peak");
@@ -309,7 +311,8 @@ fn a_report_of_a_check_has_its_findings() {
     assert_eq!(ended.code(), 0, "{}", ended.stderr);
 }
 
-/// Two runs in one page: what has grown is red, what has shrunk is blue; the figures are those of the fixture and of `diff --json`.
+/// Two runs in one page: what has grown is red, what has shrunk is blue; the figures are those of the fixture and of
+/// `diff --json`.
 #[test]
 fn a_difference_has_both_sides() {
     let runs = ["before", "after"].map(|side| {
@@ -405,7 +408,8 @@ fn hostile_names_stay_names() {
     assert!(told["table"].as_str().unwrap().contains("</script><script>owned=1"), "{}", told["table"]);
 }
 
-/// Of a trace the page knows heaps on the way: a part of the time that is brushed is, in all views, what `convert` makes of that part.
+/// Of a trace the page knows heaps on the way: a part of the time that is brushed is, in all views, what `convert`
+/// makes of that part.
 #[test]
 fn a_part_of_the_time_is_what_convert_makes_of_it() {
     let program = Program::new("jq").args(["-n", "[range(2000) | tostring] | length"]);

@@ -1,8 +1,8 @@
-//! T43: a panic, or an error, at each call of the edge to the kernel. Whatever breaks in heaptrace, the program lives on with
-//! its code restored, heaptrace waits for its own child and says what became of it.
+//! T43: a panic, or an error, at each call of the edge to the kernel. Whatever breaks in heaptrace, the program lives
+//! on with its code restored, heaptrace waits for its own child and says what became of it.
 //!
-//! The failures are ordered by an environment variable that only builds with debug assertions know (`tracer/injection.rs`): in
-//! others the tests are ignored, and say so.
+//! The failures are ordered by an environment variable that only builds with debug assertions know
+//! (`tracer/injection.rs`): in others the tests are ignored, and say so.
 
 use super::attach::{assert_victim_well, start_victim};
 use crate::support::procfs;
@@ -12,8 +12,8 @@ use crate::support::running::Ended;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 
-/// The numbers of the calls at which something goes wrong: each of the first ones, where start and attach are, then ever
-/// fewer. `HEAPTRACE_TEST_FACTOR=10` takes ten times as many.
+/// The numbers of the calls at which something goes wrong: each of the first ones, where start and attach are, then
+/// ever fewer. `HEAPTRACE_TEST_FACTOR=10` takes ten times as many.
 fn calls(dense: u64, last: u64) -> Vec<u64> {
     let factor = u64::from(crate::suite::rounds(1));
     let mut numbers = Vec::new();
@@ -41,8 +41,8 @@ const WHATEVER: &str = "";
 
 const RUNS_ON: &str = "runs on with its code restored";
 
-/// Numbers of calls for [`run_with`]. The jump engine needs the most calls where it comes, and few once it is there: each of those is
-/// among them, whose number is looked for by halves.
+/// Numbers of calls for [`run_with`]. The jump engine needs the most calls where it comes, and few once it is there:
+/// each of those is among them, whose number is looked for by halves.
 fn numbers() -> Vec<u64> {
     if engine() == "trap" {
         return calls(12, 6000);
@@ -64,8 +64,8 @@ fn numbers() -> Vec<u64> {
     numbers
 }
 
-/// `run`: a program that has begun always comes to its own end, with its own account right; one that has not begun is not
-/// begun at all.
+/// `run`: a program that has begun always comes to its own end, with its own account right; one that has not begun is
+/// not begun at all.
 fn run_with(kind: &str) {
     let (mut broken, mut finished, mut never_begun, mut kept) = (0, 0, 0, 0);
     for call in numbers() {
@@ -89,8 +89,8 @@ fn run_with(kind: &str) {
             kept += u32::from(program.report_path().exists() && is_true_so_far(&program, ended, &what));
         }
     }
-    // there is little to keep before the jump engine comes, and it needs few calls once it is there: 9 to 15 by panics, as
-    // stops happen to come, and fewer by errors, which it gets over
+    // there is little to keep before the jump engine comes, and it needs few calls once it is there: 9 to 15 by panics,
+    // as stops happen to come, and fewer by errors, which it gets over
     let least = if engine() == "jump" { 0 } else { 10 };
     assert!(kept > least && kept <= broken, "{kept} profiles of {broken} that broke off");
     // the first calls prepare the start; the last numbers are beyond the end
@@ -224,7 +224,8 @@ fn attach_with(kind: &str) {
         ended.code() != 0
     };
     let broken = calls(3, 20_000).into_iter().filter(|call| attach(*call)).count();
-    // Most errors are got over, those of the looks at each thread above all: of 34, two to eight are not with the jump engine. Where it is none by chance, others are tried.
+    // Most errors are got over, those of the looks at each thread above all: of 34, two to eight are not with the jump
+    // engine. Where it is none by chance, others are tried.
     let has_broken = broken > 0 || (1..20_000).step_by(211).any(&mut attach);
     assert!(has_broken, "nothing that was ordered to fail has broken heaptrace off");
     assert_victim_well(victim, pid);
@@ -247,8 +248,8 @@ fn t43_errors_under_attach() {
 #[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn t43_what_can_not_be_restored_is_told() {
     let program = Program::fixture("victim").args(["2"]);
-    // Where busy threads are slow to stop, the call comes before the allocator has its breakpoints, and the program, which runs
-    // into no other, lives on: then a later call.
+    // Where busy threads are slow to stop, the call comes before the allocator has its breakpoints, and the program,
+    // which runs into no other, lives on: then a later call.
     for call in [1500, 3000, 6000, 12_000, 24_000] {
         let (victim, pid) = start_victim(&program);
         let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", format!("error:{call}:code"));
@@ -272,8 +273,8 @@ fn t43_what_can_not_be_restored_is_told() {
     panic!("the program never ran into a breakpoint");
 }
 
-/// Where the kernel refuses all writes to /proc/PID/mem (Linux 6.12 and later can), code is changed through stopped threads:
-/// nothing is missed, and nothing is left behind.
+/// Where the kernel refuses all writes to /proc/PID/mem (Linux 6.12 and later can), code is changed through stopped
+/// threads: nothing is missed, and nothing is left behind.
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn code_is_written_through_stopped_threads_where_proc_mem_is_refused() {
@@ -307,7 +308,8 @@ fn code_is_written_through_stopped_threads_where_proc_mem_is_refused() {
     assert_eq!(program.traced().ended.text(), "children 20\n");
 }
 
-/// A program is killed while it makes a system call for us, each of them in turn: its end is told, by whichever request it comes.
+/// A program is killed while it makes a system call for us, each of them in turn: its end is told, by whichever request
+/// it comes.
 #[test]
 #[cfg_attr(not(debug_assertions), ignore = "only builds with debug assertions can be ordered to fail")]
 fn a_program_killed_in_a_call_for_heaptrace_has_an_end() {

@@ -1,4 +1,5 @@
-//! The jump engine against the trap engine, the fixtures' ledgers and the program's own text. `./test` runs whole suites with it, too.
+//! The jump engine against the trap engine, the fixtures' ledgers and the program's own text. `./test` runs whole
+//! suites with it, too.
 
 mod children;
 mod deep;
@@ -111,8 +112,9 @@ fn j46_a_stopped_tracer_is_waited_for() {
     traced.report.assert_no_anomaly();
 }
 
-/// J47: a program writes at random over the memory that heaptrace shares with it, but for the return addresses of calls in progress. It goes on, comes to its
-/// end and computes what it should; heaptrace tells what has happened, and writes its report.
+/// J47: a program writes at random over the memory that heaptrace shares with it, but for the return addresses of calls
+/// in progress. It goes on, comes to its end and computes what it should; heaptrace tells what has happened, and writes
+/// its report.
 #[test]
 fn j47_a_program_that_scribbles_is_survived() {
     let mut told = 0;
@@ -128,7 +130,8 @@ fn j47_a_program_that_scribbles_is_survived() {
     assert!(told > 0, "nothing that was written to was ever noticed");
 }
 
-/// A program that has forbidden itself the timestamp counter, which the routine reads now and then, is recorded like others.
+/// A program that has forbidden itself the timestamp counter, which the routine reads now and then, is recorded like
+/// others.
 #[test]
 fn a_program_without_timestamps_is_recorded() {
     let program = Program::fixture("no_timestamps");
@@ -139,7 +142,8 @@ fn a_program_without_timestamps_is_recorded() {
     assert!(traced.report.list("/warnings").is_empty(), "{}", traced.ended.stderr);
 }
 
-/// `auto` begins with the trap engine, and changes in the midst of the calls of many threads: none is lost, and none told twice.
+/// `auto` begins with the trap engine, and changes in the midst of the calls of many threads: none is lost, and none
+/// told twice.
 #[test]
 fn auto_changes_while_threads_work() {
     for rounds in ["2000", "10000"] {

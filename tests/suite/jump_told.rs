@@ -1,4 +1,5 @@
-//! What is told of the engines: when and why a process came to the jump engine, what stays at stops, what `doctor` expects.
+//! What is told of the engines: when and why a process came to the jump engine, what stays at stops, what `doctor`
+//! expects.
 
 use super::counts::assert_sites;
 use crate::support::procfs;
@@ -47,8 +48,8 @@ fn more_threads_than_there_is_room_for_are_told() {
     assert!(summary(&traced).contains("as more than 96 threads lived"), "{}", traced.ended.stderr);
 }
 
-/// J38: a seccomp filter that comes when the process is on the jump engine already, and ends the process for what heaptrace might have it call, is not
-/// met: neither while it is recorded, nor at the detach.
+/// J38: a seccomp filter that comes when the process is on the jump engine already, and ends the process for what
+/// heaptrace might have it call, is not met: neither while it is recorded, nor at the detach.
 #[test]
 fn j38_a_filter_that_comes_later_is_not_met() {
     let program = Program::fixture("seccomp").args(["late"]);

@@ -1,5 +1,5 @@
-//! Saved profiles that earlier versions have written (tests/kept/profiles): this one reads, merges and judges by them as they did. Its
-//! README tells what the programs did; all figures here are counted from that.
+//! Saved profiles that earlier versions have written (tests/kept/profiles): this one reads, merges and judges by them
+//! as they did. Its README tells what the programs did; all figures here are counted from that.
 
 use super::check::check;
 use crate::support::checks::pprof;

@@ -3,7 +3,8 @@
 use crate::support::procfs;
 use crate::support::program::Program;
 
-/// Kills heaptrace in front of one call of its edge after the other, `step` apart, until it comes through; at most `most` times. Returns how often it was killed.
+/// Kills heaptrace in front of one call of its edge after the other, `step` apart, until it comes through; at most
+/// `most` times. Returns how often it was killed.
 fn kill_at_each(order: &[&str], step: u32, most: u32) -> u32 {
     let mut target = Program::fixture("asked_by_signal").start();
     let pid: i32 = target.value("ready").parse().unwrap();

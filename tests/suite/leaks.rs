@@ -68,8 +68,8 @@ fn assert_classes(program: &Program, expected: &[Expected], by_dtv: ByDtv<'_>) -
     };
     let (mut memcheck, mut wrong) = memchecked(program);
     if !wrong.is_empty() {
-        // Addresses are small numbers below Valgrind: the number of a library's inode, which the dynamic linker keeps, may look like a
-        // pointer into a large block. Another library moves all blocks on by more than their size.
+        // Addresses are small numbers below Valgrind: the number of a library's inode, which the dynamic linker keeps,
+        // may look like a pointer into a large block. Another library moves all blocks on by more than their size.
         eprintln!("Memcheck is asked once more: {}", wrong.join("\n"));
         (memcheck, wrong) = memchecked(&program.clone().env("LD_PRELOAD", "libm.so.6"));
     }

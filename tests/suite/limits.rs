@@ -1,5 +1,5 @@
-//! Resource limits (setrlimit), of the program and of heaptrace: the program finds its own where they are without us, and
-//! heaptrace ends in good order.
+//! Resource limits (setrlimit), of the program and of heaptrace: the program finds its own where they are without us,
+//! and heaptrace ends in good order.
 
 use super::counts::assert_sites;
 use crate::support::procfs::{self, is_root};
@@ -8,8 +8,8 @@ use crate::support::report::Report;
 use crate::support::running::Ended;
 use std::os::unix::fs::PermissionsExt;
 
-/// The program sets itself a limit of address space, open files or file size and meets it exactly where it does alone: nothing of
-/// ours counts for it.
+/// The program sets itself a limit of address space, open files or file size and meets it exactly where it does alone:
+/// nothing of ours counts for it.
 #[test]
 fn the_programs_own_limits_are_where_they_were() {
     for limit in ["memory", "files", "size"] {
@@ -25,8 +25,8 @@ fn the_programs_own_limits_are_where_they_were() {
     }
 }
 
-/// The same for processes, followed and not. Needs root: such limits are for other users only, and heaptrace's own threads would
-/// count if it were the same user's.
+/// The same for processes, followed and not. Needs root: such limits are for other users only, and heaptrace's own
+/// threads would count if it were the same user's.
 #[test]
 fn the_programs_limit_of_processes() {
     if !is_root() {
@@ -173,7 +173,8 @@ fn short_of_memory() {
     assert!(refused > 0);
 }
 
-/// The main thread's stack is there before memory can get short: where it has to grow then, the kernel would end heaptrace.
+/// The main thread's stack is there before memory can get short: where it has to grow then, the kernel would end
+/// heaptrace.
 #[test]
 fn the_stack_is_there_from_the_start() {
     let mut running = Program::fixture("threads").args(["2", "10", "wait"]).start_traced(&[]);
@@ -185,7 +186,8 @@ fn the_stack_is_there_from_the_start() {
     running.wait().success();
 }
 
-/// heaptrace raises its own limit of open files, and gives the program, and the user's command, the one that it was given.
+/// heaptrace raises its own limit of open files, and gives the program, and the user's command, the one that it was
+/// given.
 #[test]
 fn limit_of_open_files_is_raised_for_ourselves_only() {
     let program = Program::new("/bin/true");

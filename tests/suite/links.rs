@@ -1,4 +1,5 @@
-//! Documents lead to what is there: each relative link and anchor resolves, and each file that a document or a comment cites is in the tree.
+//! Documents lead to what is there: each relative link and anchor resolves, and each file that a document or a comment
+//! cites is in the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};

@@ -65,7 +65,8 @@ fn count(answer: &Value, kind: &str, size: u64) -> u64 {
 fn blocks_have_the_classes_that_the_program_made_them_for() {
     for flags in [&[][..], &["-static"], &["-static-pie"]] {
         let program = Program::new(fixtures::program_with("lost_blocks", flags));
-        // The heap of a static program lies below 4 GiB, at another place each time: any number of 32 bits may look like a pointer there.
+        // The heap of a static program lies below 4 GiB, at another place each time: any number of 32 bits may look
+        // like a pointer there.
         let most = if flags == ["-static"] { 3 } else { 1 };
         let found: Vec<String> = (0..most).map_while(|_| wrong_classes(&program)).collect();
         assert!(found.len() < most, "{flags:?}: {found:?}");
@@ -114,7 +115,8 @@ fn blocks_of_other_allocators_have_their_classes() {
     }
 }
 
-/// A block that a thread is just freeing, merging or handing out is not lost: the program loses none at any instruction of these calls.
+/// A block that a thread is just freeing, merging or handing out is not lost: the program loses none at any instruction
+/// of these calls.
 #[test]
 fn a_block_on_its_way_through_the_allocator_is_not_lost() {
     for (kind, stride) in [("tcache", 7), ("fast", 9), ("merged", 17), ("stashed", 23), ("consolidated", 227)] {

@@ -1,5 +1,5 @@
-//! What programs map by themselves (`--mmap`): by the ledger of a fixture, which the kernel's maps prove, and by Python's account of its
-//! arenas.
+//! What programs map by themselves (`--mmap`): by the ledger of a fixture, which the kernel's maps prove, and by
+//! Python's account of its arenas.
 
 use super::counts::assert_sites;
 use crate::support::checks::pprof;
@@ -51,7 +51,8 @@ fn fixture(word: &str) -> Program {
     Program::fixture("mappings").args([word])
 }
 
-/// Parts of mappings, several at a time, files in between, moves, failures; and beside them malloc's own, which don't count.
+/// Parts of mappings, several at a time, files in between, moves, failures; and beside them malloc's own, which don't
+/// count.
 #[test]
 fn mappings_are_those_of_the_ledger() {
     let program = fixture("single");

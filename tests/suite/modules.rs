@@ -55,7 +55,8 @@ fn t34_dlopen_and_dlclose() {
     traced.report.assert_consistent();
 }
 
-/// J32: an allocator is loaded and unloaded again and again, at one address: each of its calls is seen as long as it is there.
+/// J32: an allocator is loaded and unloaded again and again, at one address: each of its calls is seen as long as it is
+/// there.
 #[test]
 fn j32_an_allocator_is_loaded_and_unloaded() {
     // The jump engine sees one allocator only.
@@ -79,8 +80,8 @@ fn builds(flags: &[&str]) -> [PathBuf; 2] {
     })
 }
 
-/// T34, T36: builds of one library come to one path, and to one range of addresses, in turn: each block on the function of the
-/// build that made it, as the program itself finds by backtrace() and dladdr(). With build ids and without.
+/// T34, T36: builds of one library come to one path, and to one range of addresses, in turn: each block on the function
+/// of the build that made it, as the program itself finds by backtrace() and dladdr(). With build ids and without.
 #[test]
 fn t34_builds_of_a_library_at_one_path() {
     for flags in [&[][..], &["-Wl,--build-id=none"]] {
@@ -120,8 +121,9 @@ fn t33_constructors_of_a_library_that_is_loaded() {
     assert_eq!(traced.report.anomaly("truncated_stacks"), 0);
 }
 
-/// T36: a library is deleted or replaced while it is mapped, before heaptrace comes. With and without build ids; with the
-/// kernel's links to mapped files, and without the right to follow them: then it is read from memory, and that is said once.
+/// T36: a library is deleted or replaced while it is mapped, before heaptrace comes. With and without build ids; with
+/// the kernel's links to mapped files, and without the right to follow them: then it is read from memory, and that is
+/// said once.
 #[test]
 fn t36_deleted_and_replaced_libraries() {
     for flags in [&[][..], &["-Wl,--build-id=none"]] {
@@ -261,8 +263,8 @@ fn t36_replaced_executable() {
     victim.wait().success();
 }
 
-/// T36: a library with the allocator was replaced by another one since it was mapped. Whether the old file can still be opened
-/// (it takes privileges) or only the process's memory is left: whole stacks, and no name of the new file's.
+/// T36: a library with the allocator was replaced by another one since it was mapped. Whether the old file can still be
+/// opened (it takes privileges) or only the process's memory is left: whole stacks, and no name of the new file's.
 #[test]
 fn t36_replaced_library() {
     let folder = Program::new("/bin/true");

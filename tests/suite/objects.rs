@@ -1,4 +1,5 @@
-//! The types of the objects in blocks: by function names, debug information and source, against what the program itself says of them.
+//! The types of the objects in blocks: by function names, debug information and source, against what the program itself
+//! says of them.
 
 use crate::support::fixtures;
 use crate::support::program::Program;
@@ -110,7 +111,8 @@ fn types_of_rust_are_those_that_the_program_allocates() {
     assert_told(&told(&Program::fixture("rust_objects"), &[]), &exact, &[]);
 }
 
-/// A site of the report has a type if all its stacks have that one; those of a function that allocates several have none.
+/// A site of the report has a type if all its stacks have that one; those of a function that allocates several have
+/// none.
 #[test]
 fn reports_name_the_types_of_sites() {
     let program = Program::new(fixtures::program_with("objects", &["-O1"]));

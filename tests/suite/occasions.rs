@@ -53,8 +53,8 @@ fn output(program: &Program) -> String {
     format!("{}/s.%i.json", program.folder().display())
 }
 
-/// A program grows by known steps. Each condition fires once, when it begins to hold: not before, by the fixture's own account, and not
-/// much later.
+/// A program grows by known steps. Each condition fires once, when it begins to hold: not before, by the fixture's own
+/// account, and not much later.
 #[test]
 fn conditions_fire_once_when_they_begin_to_hold() {
     let (program, shared) = fixture(&["grow", "1000000", "60", "50000"]);
@@ -168,8 +168,8 @@ fn what_can_not_be_watched_is_refused() {
     }
 }
 
-/// Snapshots that find no room are told at once and at the end, and cost heaptrace's status unless the program has failed itself; those
-/// that fit are there.
+/// Snapshots that find no room are told at once and at the end, and cost heaptrace's status unless the program has
+/// failed itself; those that fit are there.
 #[test]
 fn a_snapshot_that_finds_no_room_is_told_and_costs_the_status() {
     for (status, expected) in [(0, 125), (3, 3)] {

@@ -1,4 +1,5 @@
-//! Orphans become children of heaptrace, where it is the first process of a container or a subreaper: their ends are taken, and nobody else's.
+//! Orphans become children of heaptrace, where it is the first process of a container or a subreaper: their ends are
+//! taken, and nobody else's.
 
 use crate::support::fixtures;
 use crate::support::program::Program;

@@ -236,8 +236,8 @@ fn doctor_finds_no_obstacle() {
     assert!(ended.text().contains("ptrace") || ended.text().contains("trac"), "{}", ended.text());
 }
 
-/// In a folder that all may write to, another user's link under the name of an output leads nowhere; and the profile of a process
-/// of another user is for the one who made it alone.
+/// In a folder that all may write to, another user's link under the name of an output leads nowhere; and the profile of
+/// a process of another user is for the one who made it alone.
 #[test]
 fn shared_folders_and_other_users() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
@@ -276,8 +276,8 @@ fn shared_folders_and_other_users() {
     assert_eq!(std::fs::metadata(&mine).unwrap().mode() & 0o777, 0o644);
 }
 
-/// The same for a user without privileges: links of others are refused in the shared folder, even root's link is no way to write
-/// what only root may, and the user's own links are followed.
+/// The same for a user without privileges: links of others are refused in the shared folder, even root's link is no way
+/// to write what only root may, and the user's own links are followed.
 #[test]
 fn shared_folders_of_an_ordinary_user() {
     use std::os::unix::fs::{PermissionsExt, lchown, symlink};
@@ -313,8 +313,8 @@ fn shared_folders_of_an_ordinary_user() {
     std::fs::remove_dir_all(&place).unwrap();
 }
 
-/// Inlined functions to which gcc gives no linkage name are named as those of them are that are not inlined: with scope and
-/// parameters. (Lambdas' numbers depend on the compiler's version.)
+/// Inlined functions to which gcc gives no linkage name are named as those of them are that are not inlined: with scope
+/// and parameters. (Lambdas' numbers depend on the compiler's version.)
 #[test]
 fn inlined_functions_have_their_scopes() {
     let apart = fixtures::program_with("scopes", &["-O2", "-DHOW=__attribute__((noinline))"]);

@@ -1,5 +1,6 @@
-//! Who traces heaptrace is not traced by it, at whatever distance. Two that trace each other may never end, not even by SIGKILL: so in all of these tests the fixture
-//! `traces` forbids the heaptrace in question to attach to anything, and the refusal has to come before it tries.
+//! Who traces heaptrace is not traced by it, at whatever distance. Two that trace each other may never end, not even by
+//! SIGKILL: so in all of these tests the fixture `traces` forbids the heaptrace in question to attach to anything, and
+//! the refusal has to come before it tries.
 
 use crate::support::fixtures;
 use crate::support::program::Program;

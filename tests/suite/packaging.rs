@@ -1,5 +1,6 @@
-//! The Debian package: what [package.metadata.deb] of Cargo.toml says is packed by Debian's own tools, with the program as the tests have it, and installed into a root
-//! folder that has nothing but the packages that it depends on. (`packaging/deb` has cargo-deb do the same with the program as it is built for release.)
+//! The Debian package: what [package.metadata.deb] of Cargo.toml says is packed by Debian's own tools, with the program
+//! as the tests have it, and installed into a root folder that has nothing but the packages that it depends on.
+//! (`packaging/deb` has cargo-deb do the same with the program as it is built for release.)
 
 use crate::support::tempdir::TempDir;
 use crate::support::{container, fixtures};
@@ -38,7 +39,8 @@ fn sources(pattern: &str, program: &Path, generated: &Path) -> Vec<PathBuf> {
     found.lines().map(PathBuf::from).collect()
 }
 
-/// What the program is linked with: package and least version, as Debian's own tool says it; without libgcc, which cargo-deb leaves out of that.
+/// What the program is linked with: package and least version, as Debian's own tool says it; without libgcc, which
+/// cargo-deb leaves out of that.
 fn depends(program: &Path, folder: &Path) -> String {
     fs::create_dir(folder.join("debian")).unwrap();
     fs::write(folder.join("debian/control"), "Source: heaptrace\n").unwrap();
@@ -183,7 +185,8 @@ fn the_package_installs_and_runs_in_a_clean_root_folder() {
     assert!(links > 40, "{links}");
 }
 
-/// Each crate that `cargo tree` names is there with its licence and with a text that its folder has, or it is said that it has none.
+/// Each crate that `cargo tree` names is there with its licence and with a text that its folder has, or it is said that
+/// it has none.
 fn assert_notices(notices: &str) {
     let cargo = std::env::var_os("CARGO").unwrap();
     let words = ["tree", "--offline", "--locked", "--edges", "normal", "--target", "x86_64-unknown-linux-gnu"];

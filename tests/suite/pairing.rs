@@ -1,12 +1,12 @@
-//! Entries and returns that are hard to pair: code made at run time, call sites that others pass, realloc races, further
-//! namespaces.
+//! Entries and returns that are hard to pair: code made at run time, call sites that others pass, realloc races,
+//! further namespaces.
 
 use super::counts::{TOTALS, assert_sites};
 use crate::support::fixtures;
 use crate::support::program::{Program, engine};
 
-/// T46: code that is made at run time calls malloc. Where breakpoints can stand in it they do while the call lasts, and the
-/// program finds its code unchanged.
+/// T46: code that is made at run time calls malloc. Where breakpoints can stand in it they do while the call lasts, and
+/// the program finds its code unchanged.
 #[test]
 fn t46_malloc_from_code_made_at_run_time() {
     for mode in ["private", "writable"] {
@@ -26,8 +26,8 @@ fn t46_malloc_from_code_made_at_run_time() {
     }
 }
 
-/// T46: what others share is not written to. Calls at stops are counted with their sizes; that their blocks were not seen is
-/// said.
+/// T46: what others share is not written to. Calls at stops are counted with their sizes; that their blocks were not
+/// seen is said.
 #[test]
 fn t46_malloc_from_shared_code_is_counted_with_its_size() {
     let program = Program::fixture("jit").args(["shared"]);

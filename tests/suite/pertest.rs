@@ -1,4 +1,5 @@
-//! `heaptrace check --per-test`: each test has what it allocated, kept and leaked, whatever its framework and the engine.
+//! `heaptrace check --per-test`: each test has what it allocated, kept and leaked, whatever its framework and the
+//! engine.
 
 use super::check::{Checked, check};
 use super::html::tests_of;
@@ -36,8 +37,8 @@ fn tests(checked: &Checked) -> BTreeMap<String, Test> {
     .collect()
 }
 
-/// What all frameworks of C++ have to say of the bodies in tests/fixtures/tested.h, by their own account. `name`: that of the test of
-/// a body.
+/// What all frameworks of C++ have to say of the bodies in tests/fixtures/tested.h, by their own account. `name`: that
+/// of the test of a body.
 fn assert_tells_the_bodies(program: &Program, checked: &Checked, name: impl Fn(&str) -> String) {
     let (tests, ledger) = (tests(checked), program.ledger());
     let of = |body: &str| *tests.get(&name(body)).unwrap_or_else(|| panic!("no {body} in {tests:?}"));

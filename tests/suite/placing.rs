@@ -1,5 +1,5 @@
-//! Where probes get room, and when they stand: also in programs that leave none, and that are attached to while no thread
-//! comes to a probe.
+//! Where probes get room, and when they stand: also in programs that leave none, and that are attached to while no
+//! thread comes to a probe.
 
 use crate::support::procfs;
 use crate::support::program::Program;
@@ -23,8 +23,8 @@ fn step(running: &mut Running) {
     assert_eq!(running.line(), "done");
 }
 
-/// Its allocator's functions need room for their first instructions elsewhere, and it sleeps at the attach. The first call is
-/// seen like all others, and by both engines.
+/// Its allocator's functions need room for their first instructions elsewhere, and it sleeps at the attach. The first
+/// call is seen like all others, and by both engines.
 #[test]
 fn an_attach_to_a_program_without_room_sees_all() {
     for options in [&["--engine", "trap"][..], &["--engine", "jump"], &["--existing"], &["-f"]] {
@@ -64,8 +64,8 @@ fn collecting_that_begins_later_sees_all() {
     assert_eq!(traced.report.total("allocations"), 2 * AT_A_LINE, "{}", traced.ended.stderr);
 }
 
-/// Text that was moved to anonymous memory is still the program's, also where nothing of the file is next to it: stacks lead through it, and
-/// have names.
+/// Text that was moved to anonymous memory is still the program's, also where nothing of the file is next to it: stacks
+/// lead through it, and have names.
 #[test]
 fn stacks_lead_through_text_that_was_moved() {
     let (mut running, pid) = start_of("moved_text");
@@ -81,7 +81,8 @@ fn stacks_lead_through_text_that_was_moved() {
     running.wait().success();
 }
 
-/// The kernel executes the dynamic linker; the program is what that loads, with its own name and its own part in the allocator.
+/// The kernel executes the dynamic linker; the program is what that loads, with its own name and its own part in the
+/// allocator.
 #[test]
 fn a_program_that_the_linker_was_told_to_load_has_its_own_name() {
     let exe = crate::support::fixtures::program("full_pages");

@@ -110,8 +110,8 @@ fn mappings_have_build_ids() {
     assert!(id.is_some(), "{libc}");
 }
 
-/// What pprof shows is who asked for memory, not the standard library's way to it or a wrapper; and code of the program that
-/// a library runs on the way is shown as ever. The fixtures tell their account; at all levels of optimisation.
+/// What pprof shows is who asked for memory, not the standard library's way to it or a wrapper; and code of the program
+/// that a library runs on the way is shown as ever. The fixtures tell their account; at all levels of optimisation.
 #[test]
 fn top_names_functions_of_the_program() {
     for (fixture, flags) in

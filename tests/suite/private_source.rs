@@ -1,4 +1,5 @@
-//! Debug information names any file. heaptrace that root has started shows what the process's user may read, too, and nothing else.
+//! Debug information names any file. heaptrace that root has started shows what the process's user may read, too, and
+//! nothing else.
 
 use crate::support::fixtures;
 use crate::support::procfs;
@@ -61,7 +62,8 @@ impl Named {
         set_permissions(self.source.parent().unwrap(), Permissions::from_mode(folder)).unwrap();
     }
 
-    /// Runs the program as nobody, and tells where its text is: in a page, in a report, and in what is made of that report and of a trace afterwards.
+    /// Runs the program as nobody, and tells where its text is: in a page, in a report, and in what is made of that
+    /// report and of a trace afterwards.
     fn shown(&self) -> [bool; 4] {
         let out = |name: &str| self.program.outside(name);
         let options = ["-o", "p.html", "-o", "p.json", "--trace", "p.fxt"].map(|word| match word.strip_prefix("p.") {

@@ -46,8 +46,8 @@ fn t29_thousand_short_children() {
     traced.report.assert_no_anomaly();
 }
 
-/// A child that is killed in its first moment is one child, and nothing is wrong with it: it may stop once more at its end, and
-/// its memory may be gone when its code is to be restored.
+/// A child that is killed in its first moment is one child, and nothing is wrong with it: it may stop once more at its
+/// end, and its memory may be gone when its code is to be restored.
 #[test]
 fn children_killed_in_their_first_moment() {
     for killer in [&["300"][..], &["300", "thread"]] {
@@ -84,8 +84,8 @@ fn t30_spawn_loop_with_allocating_threads() {
     traced.report.assert_no_anomaly();
 }
 
-/// A task can have one tracer: a child that asks for its parent, by fork or by vfork, is let go before it does, followed or not,
-/// and nothing is missed of the parent.
+/// A task can have one tracer: a child that asks for its parent, by fork or by vfork, is let go before it does,
+/// followed or not, and nothing is missed of the parent.
 #[test]
 fn a_debugger_gets_its_tracees() {
     for options in [&[][..], &["-f"]] {
@@ -115,8 +115,8 @@ fn t31_vfork_child_allocates() {
     traced.report.assert_no_anomaly();
 }
 
-/// T28, T31: a child that its own parent is not the parent of (CLONE_PARENT; here it is heaptrace): with a copy of the memory it
-/// lives on untraced, in the same memory it allocates on the one heap.
+/// T28, T31: a child that its own parent is not the parent of (CLONE_PARENT; here it is heaptrace): with a copy of the
+/// memory it lives on untraced, in the same memory it allocates on the one heap.
 #[test]
 fn t31_child_of_the_parents_parent() {
     for (shared, said) in [("0", "sibling done\ndone\n"), ("1", "done\n")] {
@@ -131,8 +131,8 @@ fn t31_child_of_the_parents_parent() {
     }
 }
 
-/// T32: a helper that is set-user-ID keeps its rights, however it is started, and so do searches through $PATH. Needs root, to
-/// make such a helper and to be somebody else.
+/// T32: a helper that is set-user-ID keeps its rights, however it is started, and so do searches through $PATH. Needs
+/// root, to make such a helper and to be somebody else.
 #[test]
 fn t32_set_user_id_helper_keeps_its_rights() {
     if let Some((report, ended)) = set_user_id_helper(&["run"]) {
@@ -142,8 +142,8 @@ fn t32_set_user_id_helper_keeps_its_rights() {
     }
 }
 
-/// Runs a program that starts such a helper six times, under `heaptrace COMMAND`, a subcommand with options. None: not without
-/// root.
+/// Runs a program that starts such a helper six times, under `heaptrace COMMAND`, a subcommand with options. None: not
+/// without root.
 pub fn set_user_id_helper(command: &[&str]) -> Option<(Report, Ended)> {
     let own = i32::try_from(std::process::id()).unwrap();
     if procfs::status_field(own, "Uid").is_none_or(|uids| uids.split_whitespace().nth(1) != Some("0")) {
@@ -213,7 +213,8 @@ fn exec_from_a_shell() {
     assert_eq!(traced.report.total("allocations"), program.ledger().total("allocations"));
 }
 
-/// T13: exec by a thread other than the leader while fifty allocate: the old threads vanish, the new image has its probes.
+/// T13: exec by a thread other than the leader while fifty allocate: the old threads vanish, the new image has its
+/// probes.
 #[test]
 fn t13_exec_from_non_leader_with_fifty_threads() {
     exec_amid_threads(&Program::fixture("exec_thread"));

@@ -1,4 +1,5 @@
-//! `--python`: stacks have the functions that Python itself knows of at that moment, of each release that is there, and none that do not run.
+//! `--python`: stacks have the functions that Python itself knows of at that moment, of each release that is there, and
+//! none that do not run.
 
 mod situations;
 
@@ -125,7 +126,8 @@ fn a_trace_and_pictures_have_them() {
     }
 }
 
-/// Without the option the interpreter's loop is what there is, and the summary says what would help; with it, it names the script's lines.
+/// Without the option the interpreter's loop is what there is, and the summary says what would help; with it, it names
+/// the script's lines.
 #[test]
 fn the_summary_says_that_python_can_be_shown() {
     const HINT: &str = "--python shows its functions";

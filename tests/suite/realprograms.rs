@@ -145,8 +145,8 @@ fn cc1_equals_counter() {
     let source = "struct s { int a[4]; }; static int f(struct s *p) { int n = 0; for (int i = 0; i < 4; i++) n += p->a[i]; return n; }\nint main(void) { struct s x = {{1, 2, 3, 4}}; return f(&x) - 10; }\n";
     std::fs::write(program.folder().join("input.c"), source).unwrap();
     let program = program.args(["-quiet", "-O1", "input.c", "-o", "-"]);
-    // Its garbage collector (ggc-page.cc) has a table of 32 KiB for each 16 MiB of addresses that it uses, and one of 2 KiB
-    // for each 4 GiB: where the kernel puts its pages decides how many it needs.
+    // Its garbage collector (ggc-page.cc) has a table of 32 KiB for each 16 MiB of addresses that it uses, and one of 2
+    // KiB for each 4 GiB: where the kernel puts its pages decides how many it needs.
     let (ended, report) = assert_equals_counter_within(&program, &[], 2, 32768 + 2080);
     assert!(ended.text().contains("main:"));
     assert!(report.total("allocations") > 1000);
@@ -188,8 +188,8 @@ fn cargo_metadata_equals_counter() {
 fn totals_equal_memcheck() {
     for program in [jq(), xmllint(), sqlite3(), ls()] {
         let (mut told, mut counted) = (Vec::new(), Vec::new());
-        // The growth of libxml2's hash tables depends on when it starts: a handful of totals come again and again, and those of two runs at once need not
-        // be the same.
+        // The growth of libxml2's hash tables depends on when it starts: a handful of totals come again and again, and
+        // those of two runs at once need not be the same.
         let agreed = (0..5).any(|attempt| {
             if attempt > 0 {
                 wait_for_next_second();

@@ -1,5 +1,6 @@
-//! Allocator functions that no symbol of a function leads to: chosen at run time (IFUNC), labels of assembly code, functions beside malloc
-//! that return texts; and programs that allocate by none that is known. What the program would call is probed, or it is said that it is not.
+//! Allocator functions that no symbol of a function leads to: chosen at run time (IFUNC), labels of assembly code,
+//! functions beside malloc that return texts; and programs that allocate by none that is known. What the program would
+//! call is probed, or it is said that it is not.
 
 use crate::support::fixtures;
 use crate::support::procfs;
@@ -50,7 +51,8 @@ fn lost(checked: &Checked) -> u64 {
     checked.report.number("/leaks/definite/bytes")
 }
 
-/// Preloaded and linked, bound at once and at the first call, and in static programs, where the program's own start calls the resolvers.
+/// Preloaded and linked, bound at once and at the first call, and in static programs, where the program's own start
+/// calls the resolvers.
 #[test]
 fn functions_that_no_symbol_names_as_such_are_seen() {
     for library in libraries() {

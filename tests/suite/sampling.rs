@@ -31,7 +31,8 @@ fn estimates_agree_with_the_ledger_within_their_error() {
         let (told, truth) = (traced.report.total(name) as f64, ledger.total(name) as f64);
         assert!((told - truth).abs() < FAR * error, "{name}: {told} ± {error}, the ledger has {truth}");
     }
-    // 3,000 blocks of 48 bytes: each is picked with p = 0.0232, so that the estimate's standard error is 6.5 / 0.0232 * sqrt(3000 p).
+    // 3,000 blocks of 48 bytes: each is picked with p = 0.0232, so that the estimate's standard error is 6.5 / 0.0232 *
+    // sqrt(3000 p).
     let of_small = traced.report.site_sum(&["small"], "/allocated/objects") as f64;
     assert!((of_small - 3000.0).abs() < FAR * 356.0, "{of_small} blocks of 48 bytes, not 3000");
     // 3,000 of 204.5 bytes on average: p = 0.095; grow has none, and frees of others come after allocations of others.
@@ -43,12 +44,13 @@ fn estimates_agree_with_the_ledger_within_their_error() {
     assert_eq!(stops_at_each, engine() == "trap", "{events} events");
 }
 
-/// Five hundred live blocks have no byte or one, and each of these that is picked stands for a whole interval: with 2 KiB, two of them, which one run in
-/// fifty picks, double the estimate. So the interval is short here.
+/// Five hundred live blocks have no byte or one, and each of these that is picked stands for a whole interval: with 2
+/// KiB, two of them, which one run in fifty picks, double the estimate. So the interval is short here.
 #[test]
 fn estimated_numbers_of_blocks_agree_with_the_ledger() {
     let (traced, ledger) = sampled(&Program::fixture("sampled"), "64");
-    // The square root of the sum of (1 - p) / p over the fixture's blocks, with p = 1 - exp(-size / 64), where no bytes count as one.
+    // The square root of the sum of (1 - p) / p over the fixture's blocks, with p = 1 - exp(-size / 64), where no bytes
+    // count as one.
     for (name, error) in [("allocations", 310.0), ("frees", 242.0), ("live_blocks", 194.0)] {
         let (told, truth) = (traced.report.total(name) as f64, ledger.total(name) as f64);
         assert!((told - truth).abs() < FAR * error, "{name}: {told} ± {error}, the ledger has {truth}");
@@ -87,7 +89,8 @@ fn what_needs_every_block_is_refused_before_the_program_starts() {
     assert!(refused.stderr.contains("whatever the interval"), "{}", refused.stderr);
 }
 
-/// Allocations and their bytes that are not in the program's account, but made by the C library, however often it is run.
+/// Allocations and their bytes that are not in the program's account, but made by the C library, however often it is
+/// run.
 fn by_library(program: &Program) -> [u64; 2] {
     let traced = program.traced_with(&["--engine", "jump"]);
     let ledger = program.ledger();
@@ -123,7 +126,8 @@ fn threads_are_sampled_and_counted_by_the_routine() {
         assert_counted(&traced, &ledger, by_library);
         let live = ledger.total("live_blocks") as f64;
         let told = traced.report.total("live_blocks") as f64;
-        // A block of s bytes that is picked stands for interval / s; of these blocks s is 17 to 272, and the mean of 1 / s is 1 / 92.
+        // A block of s bytes that is picked stands for interval / s; of these blocks s is 17 to 272, and the mean of 1
+        // / s is 1 / 92.
         let error = (live * interval_bytes / 92.0).sqrt();
         assert!(
             (told - live).abs() <= FAR * error + interval_bytes / 17.0,
@@ -132,7 +136,8 @@ fn threads_are_sampled_and_counted_by_the_routine() {
     }
 }
 
-/// T10: a thousand signals a second take four threads out of the routine wherever they are: each call is counted once, and each picked block found again.
+/// T10: a thousand signals a second take four threads out of the routine wherever they are: each call is counted once,
+/// and each picked block found again.
 #[test]
 fn signals_leave_the_counts_exact() {
     let bump = fixtures::library("bump");
@@ -170,8 +175,8 @@ fn estimates_of_the_routine_are_unbiased() {
     }
 }
 
-/// `--max-overhead`: the interval rises with what recording takes, each block has the weight of the interval that it was picked with, and the estimates stay right on
-/// average: over 6 runs, within five standard errors of their mean.
+/// `--max-overhead`: the interval rises with what recording takes, each block has the weight of the interval that it
+/// was picked with, and the estimates stay right on average: over 6 runs, within five standard errors of their mean.
 #[test]
 fn an_interval_that_changes_leaves_estimates_unbiased() {
     const RUNS: u32 = 6;

@@ -21,9 +21,9 @@ fn t10_signal_storm_with_payloads() {
     traced.report.assert_no_anomaly();
 }
 
-/// T10, T23: a thousand signals a second interrupt four threads wherever they are, in the allocator and in the middle of what
-/// stands in for a replaced instruction; the handlers allocate on alternate stacks. Payloads arrive, errno and the blocks are
-/// kept, all is counted.
+/// T10, T23: a thousand signals a second interrupt four threads wherever they are, in the allocator and in the middle
+/// of what stands in for a replaced instruction; the handlers allocate on alternate stacks. Payloads arrive, errno and
+/// the blocks are kept, all is counted.
 #[test]
 fn t10_a_signal_a_millisecond() {
     t23_or_t10("1000");
@@ -78,8 +78,8 @@ fn t07_sigtrap_blocked_and_ignored() {
     sigtrap_is_kept("ignored");
 }
 
-/// T07 with SIGTRAP ignored by several threads at once: when the kernel is told anew to ignore a signal, it forgets those that wait,
-/// the traps of threads among them that have just hit a probe.
+/// T07 with SIGTRAP ignored by several threads at once: when the kernel is told anew to ignore a signal, it forgets
+/// those that wait, the traps of threads among them that have just hit a probe.
 #[test]
 fn t07_sigtrap_ignored_by_threads() {
     for _ in 0..crate::suite::rounds(1) {

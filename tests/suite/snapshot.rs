@@ -408,8 +408,8 @@ fn those_who_say_or_read_nothing_keep_nobody_waiting() {
     assert_eq!(running.wait().code(), 0);
 }
 
-/// The profile at the end is of the blocks between two marks, of run as of attach, and says so; one that was never set is told with
-/// those that were, and loses nothing.
+/// The profile at the end is of the blocks between two marks, of run as of attach, and says so; one that was never set
+/// is told with those that were, and loses nothing.
 #[test]
 fn the_profile_at_the_end_is_of_the_blocks_between_two_marks() {
     for (options, live) in [

@@ -49,7 +49,8 @@ fn glibc_stacks_lead_to_the_start_code() {
     }
 }
 
-/// Where CFI leads to what no call has left behind, or the code has taken another stack, the stack is cut, and marked: it has no false caller.
+/// Where CFI leads to what no call has left behind, or the code has taken another stack, the stack is cut, and marked:
+/// it has no false caller.
 #[test]
 fn stacks_are_cut_where_cfi_tells_no_caller() {
     let traced = Program::fixture("other_stack").traced();
@@ -69,7 +70,8 @@ fn stacks_are_cut_where_cfi_tells_no_caller() {
     assert_eq!(report.anomaly("truncated_stacks"), 12);
 }
 
-/// crtbegin, which calls the static destructors of libraries, has no CFI. Its code tells the caller: nothing is guessed.
+/// crtbegin, which calls the static destructors of libraries, has no CFI. Its code tells the caller: nothing is
+/// guessed.
 #[test]
 fn stacks_of_static_destructors_are_complete() {
     let library = fixtures::library("static_destructor");
@@ -108,8 +110,8 @@ fn fibers_have_exact_counts_and_whole_stacks() {
     }
 }
 
-/// A handler's stack names the trampoline it returns to, goes on with what was interrupted, and no advice about symbols is
-/// given that would change nothing.
+/// A handler's stack names the trampoline it returns to, goes on with what was interrupted, and no advice about symbols
+/// is given that would change nothing.
 #[test]
 fn t45_the_signal_trampoline_has_its_name() {
     let traced = Program::fixture("fibers").traced();

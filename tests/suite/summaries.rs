@@ -1,4 +1,5 @@
-//! What a user reads on the terminal: the rows of the summary, what is said of the cost, of missing names, and while it runs.
+//! What a user reads on the terminal: the rows of the summary, what is said of the cost, of missing names, and while it
+//! runs.
 
 use crate::support::fixtures;
 use crate::support::program::{Program, Traced};
@@ -126,7 +127,8 @@ fn only_a_program_without_lines_is_to_be_built_with_them() {
     assert!(!says(&["-static", "-g"]) && !says(&["-g"]));
 }
 
-/// How much slower report.json says that the program was, if the summary tells it in words, too: it does so where it is known within a factor of two.
+/// How much slower report.json says that the program was, if the summary tells it in words, too: it does so where it is
+/// known within a factor of two.
 fn times_slower(traced: &Traced) -> Option<f64> {
     let text = traced.ended.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     let cost = text.split_once("wall time, of which the program waited").expect("the cost").1;
@@ -160,7 +162,8 @@ fn times_slower(traced: &Traced) -> Option<f64> {
     Some(reported)
 }
 
-/// What is told of a program's slowness in the middle of five runs that tell it, and the truth: how long it takes without heaptrace.
+/// What is told of a program's slowness in the middle of five runs that tell it, and the truth: how long it takes
+/// without heaptrace.
 fn told_and_true(program: &Program) -> Option<(f64, f64)> {
     // the least, as other programs use the machine, too
     let (began, mut alone) = (Instant::now(), Duration::MAX);
@@ -180,11 +183,13 @@ fn told_and_true(program: &Program) -> Option<(f64, f64)> {
     all.get(all.len() / 2).copied()
 }
 
-/// What is told of slowness is near the truth: of a program that does nothing but allocate, one that works and one that sleeps.
+/// What is told of slowness is near the truth: of a program that does nothing but allocate, one that works and one that
+/// sleeps.
 #[test]
 fn slowness_is_near_the_truth() {
     let paces = |pace: &str| told_and_true(&Program::fixture("pace").args([pace]));
-    // Several threads at once wait for each other's stops, too. What is told says nothing of other programs' use of the machine.
+    // Several threads at once wait for each other's stops, too. What is told says nothing of other programs' use of the
+    // machine.
     for busy in ["allocate", "crowd", "work"] {
         if let Some((told, truth)) = paces(busy) {
             assert!(told > truth / 4.0 && told < truth * 4.0, "{busy}: told {told}, in truth {truth}");
@@ -196,8 +201,8 @@ fn slowness_is_near_the_truth() {
     }
 }
 
-/// Threads that live for a moment run in the kernel, mostly, where their own work and that of their stops can't be told apart: their slowness is not told by orders of
-/// magnitude too high.
+/// Threads that live for a moment run in the kernel, mostly, where their own work and that of their stops can't be told
+/// apart: their slowness is not told by orders of magnitude too high.
 #[test]
 fn slowness_that_is_not_known_is_not_told() {
     let told = told_and_true(&Program::fixture("pace").args(["brief"]));
@@ -265,7 +270,8 @@ fn lines_of_real_programs_keep_to_the_width() {
     }
 }
 
-/// On a terminal that the program writes to: a line at the start, a hint when it takes long, and nothing of it in a file.
+/// On a terminal that the program writes to: a line at the start, a hint when it takes long, and nothing of it in a
+/// file.
 #[test]
 fn a_long_run_says_that_heaptrace_is_there() {
     let program = Program::fixture("pace").args(["sleep"]);

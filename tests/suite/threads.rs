@@ -20,8 +20,8 @@ fn t16_eight_threads_exact_counts() {
     traced.report.assert_no_anomaly();
 }
 
-/// What libc allocates for a thread belongs to the totals, too. One worker: what is left in the slots is then the same in
-/// each run.
+/// What libc allocates for a thread belongs to the totals, too. One worker: what is left in the slots is then the same
+/// in each run.
 #[test]
 fn thread_equals_the_counter() {
     assert_equals_counter(&Program::fixture("threads").args(["1", "500"]), &[]);
@@ -49,8 +49,8 @@ fn t12_leader_exits_and_workers_allocate() {
     traced.report.assert_no_anomaly();
 }
 
-/// T12: attach to a process whose leader is gone: its maps and memory can be reached through the other threads only, which go
-/// on afterwards on code that is as it was.
+/// T12: attach to a process whose leader is gone: its maps and memory can be reached through the other threads only,
+/// which go on afterwards on code that is as it was.
 #[test]
 fn t12_attach_after_the_leader_has_ended() {
     let program = Program::fixture("leader_exit").args(["wait"]);

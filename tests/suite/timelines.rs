@@ -78,7 +78,8 @@ fn read(path: &Path) -> Timeline {
     Timeline { blocks, allocated: allocated.collect(), samples }
 }
 
-/// All that the fixture has live at its end is there, under the numbers of its allocations, and all that it has allocated.
+/// All that the fixture has live at its end is there, under the numbers of its allocations, and all that it has
+/// allocated.
 #[test]
 fn a_timeline_has_what_the_program_has() {
     for engine in ["trap", "jump"] {
@@ -101,7 +102,8 @@ fn a_timeline_has_what_the_program_has() {
     }
 }
 
-/// Threads that allocate at once, of a part of the trace, of sampled blocks: the sums are those of the report of the same.
+/// Threads that allocate at once, of a part of the trace, of sampled blocks: the sums are those of the report of the
+/// same.
 #[test]
 fn sums_are_those_of_the_report() {
     for (name, options, parts) in [
@@ -218,7 +220,8 @@ fn the_times_of_a_part_begin_with_it() {
     assert_eq!(since(first).last().unwrap().1, 2 * 15 + 3);
 }
 
-/// Chromium's own developer tools open the file: they count blocks and allocations as the fixture does, and show stacks.
+/// Chromium's own developer tools open the file: they count blocks and allocations as the fixture does, and show
+/// stacks.
 #[test]
 fn developer_tools_open_a_timeline() {
     let chromium = installed(Path::new("/usr/bin/chromium"));

@@ -1,4 +1,5 @@
-//! `heaptrace top` on a terminal: against a fixture's account in shared memory, and what the kernel says of terminal and process.
+//! `heaptrace top` on a terminal: against a fixture's account in shared memory, and what the kernel says of terminal
+//! and process.
 
 use super::snapshot::{account, ask, stderr};
 use crate::support::procfs;
@@ -220,7 +221,8 @@ fn the_end_of_the_terminal_ends_it() {
     taker.assert_left_alone();
 }
 
-/// The beginning of a sequence of which no rest ever comes holds nothing up: signals end it, and the end of the terminal.
+/// The beginning of a sequence of which no rest ever comes holds nothing up: signals end it, and the end of the
+/// terminal.
 #[test]
 fn a_sequence_without_an_end_holds_nothing_up() {
     for beginning in ["\x1b[", "\x1bO", "\x1b[1;"] {
@@ -376,7 +378,8 @@ fn a_program_s_name_does_nothing_to_the_terminal() {
     taker.assert_left_alone();
 }
 
-/// More sites than are sent: a filter finds among all of them, sums by function and module are those of all, and a stack can be gone through.
+/// More sites than are sent: a filter finds among all of them, sums by function and module are those of all, and a
+/// stack can be gone through.
 #[test]
 fn all_sites_are_searched_and_grouped() {
     let program = Program::fixture("many_sites");

@@ -85,7 +85,8 @@ fn a_oneshot_trace_stops_at_its_size_and_says_so() {
     assert!(fs::metadata(&trace).unwrap().len() < 400 << 10);
 }
 
-/// A circular trace keeps what came last, in no more bytes than it may have; each of its segments has all that it needs.
+/// A circular trace keeps what came last, in no more bytes than it may have; each of its segments has all that it
+/// needs.
 #[test]
 fn a_circular_trace_keeps_the_newest() {
     for (name, options) in [("last.fxt", &[][..]), ("last.fxt.zst", &["--no-free-stacks"][..])] {
@@ -134,7 +135,8 @@ fn a_tree_of_processes_is_in_one_trace() {
     assert!(count(&read, "forked") > 1, "{read}");
 }
 
-/// What goes wrong with the trace ends it, at once and in words, and nothing else: the profile is whole, the program unharmed.
+/// What goes wrong with the trace ends it, at once and in words, and nothing else: the profile is whole, the program
+/// unharmed.
 #[test]
 fn a_trace_that_cant_be_written_costs_only_itself() {
     // A full disk.
@@ -195,8 +197,8 @@ fn a_reader_that_does_not_read_is_given_up_when_told() {
     assert!(program.collect(ended).report.total("allocations") >= 3000);
 }
 
-/// A signal to heaptrace reaches the thread that takes it, and no other: one that does not block it would be ended, and heaptrace
-/// with it. A stop by the terminal (^Z) reaches nobody while a process is attached to.
+/// A signal to heaptrace reaches the thread that takes it, and no other: one that does not block it would be ended, and
+/// heaptrace with it. A stop by the terminal (^Z) reaches nobody while a process is attached to.
 #[test]
 fn signals_to_heaptrace_reach_one_thread_only() {
     let blocked_everywhere = |pid: i32, signals: &[Signal]| {
@@ -229,7 +231,8 @@ fn signals_to_heaptrace_reach_one_thread_only() {
     attached.wait().success();
 }
 
-/// The same where nobody is there to press Ctrl-C: the time that `check` gives a program is also that of the trace's reader.
+/// The same where nobody is there to press Ctrl-C: the time that `check` gives a program is also that of the trace's
+/// reader.
 #[test]
 fn a_reader_that_does_not_read_is_given_up_when_the_time_is_up() {
     let program = Program::fixture("pairs").args(["100000000"]);
@@ -339,7 +342,8 @@ fn a_killed_heaptrace_leaves_what_it_has_written() {
     }
 }
 
-/// The tracer's memory is that of live blocks and stacks, not of events: ten times as many of them leave its peak where it was.
+/// The tracer's memory is that of live blocks and stacks, not of events: ten times as many of them leave its peak where
+/// it was.
 #[test]
 fn the_tracer_s_memory_does_not_grow_with_events() {
     let peak_kib = |pairs: &str| {

@@ -28,7 +28,8 @@ fn raw(unwinder: &Unwinder, found: Unwound) -> Vec<u64> {
     unwinder.stacks().frames(found.stack).iter().map(|frame| frame.addr.raw().0).collect()
 }
 
-/// The instruction pointers that libunwind finds from the fixture's stop on, the thread's own first. Fails if it is not installed.
+/// The instruction pointers that libunwind finds from the fixture's stop on, the thread's own first. Fails if it is not
+/// installed.
 fn by_libunwind(libunwind: &Libunwind, fixture: &Stopped, regs: &Regs) -> Vec<u64> {
     let callers = libunwind.walk(fixture.task.as_raw(), MAX_DEPTH).unwrap();
     assert!(!callers.truncated, "{:x}: libunwind has lost its way: {callers:?}", regs.rip);
@@ -340,7 +341,8 @@ fn module_without_sections(id: ModuleId, code: Range<Addr>) -> UnwindModule {
 /// Why the jump engine leaves all calls to stops.
 const NEEDS_STOPS: &str = "--unwinder libunwind needs each call's stop";
 
-/// `--unwinder libunwind`: the same sites, stack for stack, as with our own: through inlined calls, recursion and operator new.
+/// `--unwinder libunwind`: the same sites, stack for stack, as with our own: through inlined calls, recursion and
+/// operator new.
 #[test]
 fn unwinder_option_gives_the_same_stacks() {
     for name in ["sites", "peak", "operators"] {
@@ -378,7 +380,8 @@ fn with_libunwind_each_call_stops_whatever_the_engine() {
     }
 }
 
-/// A libunwind that can't be opened, or lacks what is needed, is told of with the way out, and the program is not started.
+/// A libunwind that can't be opened, or lacks what is needed, is told of with the way out, and the program is not
+/// started.
 #[test]
 fn a_libunwind_that_can_t_be_used_is_refused_before_the_program_starts() {
     const UNWINDER: &str = "libunwind-x86_64.so.8";

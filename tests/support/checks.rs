@@ -20,8 +20,8 @@ pub fn pprof_tool() -> &'static Path {
     })
 }
 
-/// Google's own pprof, which `go tool pprof` is a part of: built from the copy of its sources in the Go tool chain. Only
-/// this one reads build ids of files (cmd/pprof, `BuildID`: "No support for build ID").
+/// Google's own pprof, which `go tool pprof` is a part of: built from the copy of its sources in the Go tool chain.
+/// Only this one reads build ids of files (cmd/pprof, `BuildID`: "No support for build ID").
 pub fn google_pprof() -> &'static Path {
     static TOOL: OnceLock<PathBuf> = OnceLock::new();
     TOOL.get_or_init(|| {

@@ -74,8 +74,8 @@ impl Apart {
     }
 }
 
-/// A command that runs `program` apart, with the files that `finish` puts into the folder that it is given. They are in the
-/// folder of the program of the result then.
+/// A command that runs `program` apart, with the files that `finish` puts into the folder that it is given. They are in
+/// the folder of the program of the result then.
 pub fn apart(apart: Apart, finish: &dyn Fn(&Path), command: &[&str]) -> Program {
     let program = Program::new("unshare");
     let folder = program.folder().to_owned();

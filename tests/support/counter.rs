@@ -51,8 +51,8 @@ pub fn assert_equals_counter(program: &Program, options: &[&str]) -> (Ended, Rep
     assert_equals_counter_within(program, options, 0, 0)
 }
 
-/// The same for a program that keeps something of its surroundings (its parent's process id, where its memory lies), which
-/// makes at most so many blocks and bytes of difference from run to run.
+/// The same for a program that keeps something of its surroundings (its parent's process id, where its memory lies),
+/// which makes at most so many blocks and bytes of difference from run to run.
 pub fn assert_equals_counter_within(program: &Program, options: &[&str], blocks: u64, bytes: u64) -> (Ended, Report) {
     let plain = program.plain();
     let runs: Vec<_> = (0..3).map(|_| program.counted()).collect();

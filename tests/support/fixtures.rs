@@ -1,8 +1,8 @@
 //! Builds the small programs of `tests/fixtures`, each once.
 //!
-//! A fixture is one source file, named by its path without the extension, which tells its language. Flags of its own stand
-//! in its first lines as `// flags: …`. The result goes to a folder named by the hash of all that went in, the compiler's version
-//! included, so that a second test run builds nothing and the file itself keeps the fixture's name.
+//! A fixture is one source file, named by its path without the extension, which tells its language. Flags of its own
+//! stand in its first lines as `// flags: …`. The result goes to a folder named by the hash of all that went in, the
+//! compiler's version included, so that a second test run builds nothing and the file itself keeps the fixture's name.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;

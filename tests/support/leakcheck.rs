@@ -58,7 +58,8 @@ pub struct Found {
 }
 
 impl Found {
-    /// What a report of `heaptrace check` says. Fails if it holds no leak scan, or if its findings do not add up to its sums.
+    /// What a report of `heaptrace check` says. Fails if it holds no leak scan, or if its findings do not add up to its
+    /// sums.
     pub fn from_report(report: &Report) -> Self {
         let mut found = Self::default();
         for finding in report.list("/findings") {
@@ -89,8 +90,8 @@ impl Found {
         totals
     }
 
-    /// The sums by class for each function of a fixture's source that is the innermost such one on a stack. All other stacks,
-    /// for which tools have different names, stand under [`ELSEWHERE`].
+    /// The sums by class for each function of a fixture's source that is the innermost such one on a stack. All other
+    /// stacks, for which tools have different names, stand under [`ELSEWHERE`].
     pub fn by_function(&self) -> BTreeMap<String, Amounts> {
         let mut functions: BTreeMap<String, Amounts> = BTreeMap::new();
         for record in &self.records {

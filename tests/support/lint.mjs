@@ -1,4 +1,5 @@
-// Looks at modules of the page for what `node --check` says nothing of. A small scanner, no parser: it knows names and where they stand, not their scopes.
+// Looks at modules of the page for what `node --check` says nothing of. A small scanner, no parser: it knows names and
+// where they stand, not their scopes.
 
 // What browsers give, as far as the page may use it.
 const GLOBALS = new Set(`Array Blob BigInt DecompressionStream Error Event Float32Array Float64Array HTMLInputElement Infinity Int32Array JSON Map Math MessageChannel MouseEvent NaN Number Object Promise
@@ -142,7 +143,8 @@ function matchingEnd(tokens, open) {
   return tokens.length;
 }
 
-// The names in a pattern from `from` to before `to`: not the keys that are renamed, not what stands for values that are missing.
+// The names in a pattern from `from` to before `to`: not the keys that are renamed, not what stands for values that are
+// missing.
 function namesIn(tokens, from, to) {
   const names = [];
   for (let i = from; i < to; i++) {
@@ -194,7 +196,8 @@ function parametersOf(tokens) {
   return names;
 }
 
-// What is wrong in modules as a whole: `modules` in the order in which they are joined, `others` besides use their names.
+// What is wrong in modules as a whole: `modules` in the order in which they are joined, `others` besides use their
+// names.
 export function problemsOf(modules, others) {
   const problems = modules.flatMap(module => module.problems);
   const owners = new Map();

@@ -20,8 +20,9 @@ pub mod terminal;
 use std::path::Path;
 use std::process::Command;
 
-/// Copies a file, which may be executed at once: a process of its own writes it. A descriptor of this one would be inherited by what other tests start
-/// meanwhile, and a file that somebody has open to write can't be executed (ETXTBSY).
+/// Copies a file, which may be executed at once: a process of its own writes it. A descriptor of this one would be
+/// inherited by what other tests start meanwhile, and a file that somebody has open to write can't be executed
+/// (ETXTBSY).
 ///
 /// # Errors
 /// If cp fails, which says why.

@@ -1,6 +1,7 @@
-// Opens a .heapsnapshot or .heaptimeline in Chromium's own developer tools, without a window, and prints what its table of constructors shows: name, number, each row a line.
-// Of a .heaptimeline also the table of allocations behind a line `allocations`, behind `stack` that of the last object, behind `samples` the bytes allocated in each.
-// node --experimental-websocket open_heapsnapshot.mjs CHROMIUM FILE
+// Opens a .heapsnapshot or .heaptimeline in Chromium's own developer tools, without a window, and prints what its table
+// of constructors shows: name, number, each row a line. Of a .heaptimeline also the table of allocations behind a line
+// `allocations`, behind `stack` that of the last object, behind `samples` the bytes allocated in each. node
+// --experimental-websocket open_heapsnapshot.mjs CHROMIUM FILE
 import { readFileSync } from 'node:fs';
 import { basename } from 'node:path';
 import { Browser, Page } from './browser.mjs';

@@ -1,6 +1,8 @@
-// Opens reports of heaptrace (.html) in Chromium without a window, uses them as a person does, and prints what is read back as JSON.
-// node --experimental-websocket open_report.mjs CHROMIUM PLAN FILE...
-// PLAN is `window`: parts of the time of a file that knows them; `use`: every view of one file; `look`: only what is there at first, of each file; `source`: the source of a function; `difference`: a page of a difference; `course`: the course of live bytes; `time`: how long the first file takes.
+// Opens reports of heaptrace (.html) in Chromium without a window, uses them as a person does, and prints what is read
+// back as JSON. node --experimental-websocket open_report.mjs CHROMIUM PLAN FILE... PLAN is `window`: parts of the time
+// of a file that knows them; `use`: every view of one file; `look`: only what is there at first, of each file;
+// `source`: the source of a function; `difference`: a page of a difference; `course`: the course of live bytes; `time`:
+// how long the first file takes.
 import { pathToFileURL } from 'node:url';
 import { Browser } from './browser.mjs';
 
@@ -77,7 +79,8 @@ const placeOf = (page, name) => page.evaluate(`(() => {
   return null;
 })()`);
 
-// A pixel of the course, high up at `x`. It is read from a copy: browsers warn of canvases that are read again and again.
+// A pixel of the course, high up at `x`. It is read from a copy: browsers warn of canvases that are read again and
+// again.
 const pixelOfCourse = (page, x) => page.evaluate(`(() => {
   const copy = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
   copy.drawImage(heaptrace.timeline.canvas, ${Math.round(x)}, 14, 1, 1, 0, 0, 1, 1);
@@ -223,7 +226,8 @@ async function source(file, name) {
   };
 }
 
-// What a page of a difference tells: sums of its columns, what functions and sites had and have, and the colours of functions.
+// What a page of a difference tells: sums of its columns, what functions and sites had and have, and the colours of
+// functions.
 async function difference(file, names) {
   const page = await opened(pathToFileURL(file).href);
   const told = { title: await page.evaluate('document.title'), program: await text(page, '#program'), words: await words(page), first: await text(page, '#columns [aria-pressed=true]'), columns: {}, rows: {} };
@@ -260,7 +264,8 @@ async function difference(file, names) {
   return told;
 }
 
-// Milliseconds until the report is there; of each gesture until the page hears and has drawn again, and until all is there.
+// Milliseconds until the report is there; of each gesture until the page hears and has drawn again, and until all is
+// there.
 async function time(file) {
   const page = await opened(pathToFileURL(file).href);
   const ready = Number(await page.evaluate('document.documentElement.dataset.ready'));
@@ -342,8 +347,8 @@ async function part(file) {
   return told;
 }
 
-// The course of live bytes as it is drawn, without the resident memory: between any two events, in the middle, whether there
-// is colour right above the live bytes and right below them; the rate's bars; and what is said of moments.
+// The course of live bytes as it is drawn, without the resident memory: between any two events, in the middle, whether
+// there is colour right above the live bytes and right below them; the rate's bars; and what is said of moments.
 async function course(file) {
   const page = await opened(pathToFileURL(file).href);
   return page.evaluate(`(() => {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// Whether the tests run as root, which they are meant to: those that need processes and files of several users pass over
-/// themselves without.
+/// Whether the tests run as root, which they are meant to: those that need processes and files of several users pass
+/// over themselves without.
 pub fn is_root() -> bool {
     std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
@@ -161,8 +161,8 @@ pub fn threads(pid: i32) -> Vec<i32> {
     }
 }
 
-/// Waits until no thread of the process is traced and its code is clean: pads are emptied last. Two looks in a row must show
-/// it: while the first is taken, a thread that is still traced can make another.
+/// Waits until no thread of the process is traced and its code is clean: pads are emptied last. Two looks in a row must
+/// show it: while the first is taken, a thread that is still traced can make another.
 pub fn wait_until_let_go(pid: i32) {
     let mut in_a_row = 0;
     wait_until("it is let go and clean", || {

@@ -93,8 +93,9 @@ impl Program {
         self
     }
 
-    /// Knows why the jump engine can't see all of it: words of the warning that tells so. Where that engine is asked for, a report that
-    /// tells of any other reason fails, and one of many events that the trap engine has seen without a reason. There may be several.
+    /// Knows why the jump engine can't see all of it: words of the warning that tells so. Where that engine is asked
+    /// for, a report that tells of any other reason fails, and one of many events that the trap engine has seen without
+    /// a reason. There may be several.
     pub fn stays_on_trap(mut self, why: &'static str) -> Self {
         self.stays_on_trap.push(why);
         self

@@ -1,6 +1,6 @@
-// Reads a .dhat.json with the code of DHAT's own viewer, and prints what that made of it as JSON: `text`, what its page shows, and `points`, the leaves of its tree of calls.
-// node read_dhat.mjs DH_VIEW_JS FILE
-// The viewer's code runs as it is, on a document of which it needs little: elements that hold others and texts.
+// Reads a .dhat.json with the code of DHAT's own viewer, and prints what that made of it as JSON: `text`, what its page
+// shows, and `points`, the leaves of its tree of calls. node read_dhat.mjs DH_VIEW_JS FILE The viewer's code runs as it
+// is, on a document of which it needs little: elements that hold others and texts.
 import { readFileSync } from 'node:fs';
 import vm from 'node:vm';
 

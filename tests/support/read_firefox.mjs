@@ -1,6 +1,6 @@
-// Reads a .firefox.json by the rules of the Firefox Profiler's types (src/types/profile.ts), fails where one is broken, and prints what the profiler's four ways to sum up native
-// allocations (src/profile-logic/profile-data.js) give for each track and each innermost function, as JSON.
-// node read_firefox.mjs FILE
+// Reads a .firefox.json by the rules of the Firefox Profiler's types (src/types/profile.ts), fails where one is broken,
+// and prints what the profiler's four ways to sum up native allocations (src/profile-logic/profile-data.js) give for
+// each track and each innermost function, as JSON. node read_firefox.mjs FILE
 import { readFileSync } from 'node:fs';
 import { gunzipSync } from 'node:zlib';
 

@@ -5,7 +5,8 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// A report that its schema has accepted; in its stacks, frames stand where the file has indices into its table of frames.
+/// A report that its schema has accepted; in its stacks, frames stand where the file has indices into its table of
+/// frames.
 #[derive(Clone, Debug)]
 pub struct Report(pub Value);
 
@@ -130,8 +131,8 @@ const SEEN_BY_TRAP: &str = "the trap engine, ";
 /// A program of no more events than these may have come to its end before the jump engine could be had.
 const FEW_EVENTS: u64 = 300;
 
-/// Fails if the trap engine has seen what the jump engine was asked to see, unless the test knows why. A warning of that is taken away
-/// where only the tests' environment has asked: the test would not expect it.
+/// Fails if the trap engine has seen what the jump engine was asked to see, unless the test knows why. A warning of
+/// that is taken away where only the tests' environment has asked: the test would not expect it.
 fn assert_on_jump_engine(report: &mut Value, asked: &Asked) {
     let events = report["cost"]["events"].as_u64().expect("events");
     // Who was killed may have been so before.

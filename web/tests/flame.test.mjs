@@ -88,7 +88,8 @@ test('each pixel of a row belongs to one node, and each node that is wide enough
   }
 });
 
-// What a drawing asks the browser for. The pixels that `onScreen` tells are those by which frames are placed, these those of the canvas.
+// What a drawing asks the browser for. The pixels that `onScreen` tells are those by which frames are placed, these
+// those of the canvas.
 function inPage(t, ratio) {
   // what is put off on a busy machine is done at once
   const requestAnimationFrame = work => work();

@@ -52,7 +52,8 @@ test('rows in sight are in the page, however a table is scrolled', () => {
   assert.equal(firstRow(20 * height, 100, 16, 18), 18, 'what is near enough stays');
 });
 
-// A course of 1,000 ns in 1,000 pixels that are drawn nowhere: `drawn` has the parts that are not veiled. It keeps what was chosen, as the page does.
+// A course of 1,000 ns in 1,000 pixels that are drawn nowhere: `drawn` has the parts that are not veiled. It keeps what
+// was chosen, as the page does.
 function bareCourse() {
   const course = Object.create(Timeline.prototype);
   const draw = () => course.drawn.push((course.brush ?? [course.from, course.to]).join(' '));
@@ -107,7 +108,8 @@ test('another window makes another tree of all callers, in which the node of a z
   assert.equal(model.changed(icicle, { from: 20, to: 30 }).zoom, 5, 'the tree of all is the same at all times');
 });
 
-// What a page of a difference has: main calls f, which has grown from 100 to 300, and g, which has shrunk from 50 to 10; h is as before.
+// What a page of a difference has: main calls f, which has grown from 100 to 300, and g, which has shrunk from 50 to
+// 10; h is as before.
 function difference() {
   const column = (name, bytes) => ({ name, title: name, bytes: Float64Array.from(bytes), blocks: Float64Array.from(bytes, value => value / 10) });
   return {
@@ -177,7 +179,8 @@ test('a difference is told in words', () => {
   ]);
 });
 
-// Work that goes on in a later slice, whatever the machine does meanwhile, and tells that it does; in the end it returns or throws what `end` does.
+// Work that goes on in a later slice, whatever the machine does meanwhile, and tells that it does; in the end it
+// returns or throws what `end` does.
 function beginLater(work, end, done, told) {
   let isLater = false;
   const steps = function* () {

@@ -10,8 +10,8 @@ use std::fmt::Write;
 /// How many lines an entry's stack has at most: Memcheck sees so many frames (its default of `--num-callers`).
 const LINES: usize = 12;
 
-/// Entries for all leaks that the verdict counts, each once. Functions are named as symbol tables have them, inlined calls are
-/// left open, since whether a tool sees them depends on its debug information.
+/// Entries for all leaks that the verdict counts, each once. Functions are named as symbol tables have them, inlined
+/// calls are left open, since whether a tool sees them depends on its debug information.
 pub fn generate(profile: &Profile, policy: &Policy) -> String {
     let table = AllocatorTable::new();
     let mut text = String::new();
@@ -103,8 +103,8 @@ fn frame(profile: &Profile, location: &Location, name: &str, system_name: &str) 
     Some(symbol.split_once('@').map_or_else(|| format!("fun:{symbol}"), |(bare, _)| format!("fun:{bare}*")))
 }
 
-/// A mangled name with a wildcard for the variant of a constructor or destructor (`C1`, `C2`, `D0`, `D1`, `D2`; Itanium C++ ABI,
-/// 5.1.4.3): one function has several of these names.
+/// A mangled name with a wildcard for the variant of a constructor or destructor (`C1`, `C2`, `D0`, `D1`, `D2`; Itanium
+/// C++ ABI, 5.1.4.3): one function has several of these names.
 fn any_variant(symbol: &str) -> String {
     let variants = ["C1E", "C2E", "D0E", "D1E", "D2E"];
     if !symbol.starts_with("_ZN") {

@@ -1,7 +1,7 @@
 //! The two formats of suppression files.
 //!
-//! Sources: the sanitizers' documentation of `suppressions`; Valgrind's manual, section 2.5 "Suppressing errors", and 4.4
-//! "Writing suppression files" of Memcheck's.
+//! Sources: the sanitizers' documentation of `suppressions`; Valgrind's manual, section 2.5 "Suppressing errors", and
+//! 4.4 "Writing suppression files" of Memcheck's.
 
 use super::pattern::{Entry, Template};
 use super::{Matcher, SuppressionError, SuppressionRule};
@@ -14,8 +14,8 @@ const OTHER_SANITIZERS: &str = "\
     race race_top mutex thread signal called_from_lib deadlock interceptor_name interceptor_via_fun \
     interceptor_via_lib odr_violation alloc_dealloc_mismatch vptr_check undefined";
 
-/// Which of our errors a kind of Memcheck's means (mc_errors.c, `MC_(error_matches_suppression)`). Other kinds are of errors that we do
-/// not look for, and new ones come with each release of Valgrind.
+/// Which of our errors a kind of Memcheck's means (mc_errors.c, `MC_(error_matches_suppression)`). Other kinds are of
+/// errors that we do not look for, and new ones come with each release of Valgrind.
 fn errors(kind: &str) -> &'static [FindingKind] {
     match kind {
         "Free" => &[FindingKind::DoubleFree, FindingKind::InvalidFree, FindingKind::MismatchedFree],

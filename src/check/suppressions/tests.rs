@@ -1,5 +1,6 @@
-//! Rules on the sample profile: its sites 0 (definite and possible, in new_node inlined into parse_document), 1 (indirect, in a stripped
-//! library), 2 (reachable, in a C++ template), 3 (definite, in Rust), 4 (possible, unknown stack).
+//! Rules on the sample profile: its sites 0 (definite and possible, in new_node inlined into parse_document), 1
+//! (indirect, in a stripped library), 2 (reachable, in a C++ template), 3 (definite, in Rust), 4 (possible, unknown
+//! stack).
 
 use super::*;
 use crate::check::verdict::Policy;

@@ -83,8 +83,8 @@ impl Rules {
     }
 }
 
-/// The values of `suppressions=` in a list of options as sanitizers read it (sanitizer_flag_parser.cpp): separated by white space,
-/// commas and colons, values in quotes if they hold these.
+/// The values of `suppressions=` in a list of options as sanitizers read it (sanitizer_flag_parser.cpp): separated by
+/// white space, commas and colons, values in quotes if they hold these.
 fn suppression_files(options: &OsStr) -> Vec<PathBuf> {
     let is_separator = |byte: u8| b" ,:\n\t\r".contains(&byte);
     let mut files = Vec::new();

@@ -20,7 +20,8 @@ const PIECE: usize = 256;
 /// The terminal, in raw mode and with another screen.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
-    /// What is typed. crossterm's own reader waits for the rest of what has begun, and reads a terminal that has gone for ever.
+    /// What is typed. crossterm's own reader waits for the rest of what has begun, and reads a terminal that has gone
+    /// for ever.
     input: File,
     keys: KeyReader,
     size: (u16, u16),

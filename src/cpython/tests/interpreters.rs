@@ -6,7 +6,8 @@ const LATER: u64 = 0x11_1000;
 const STATE: u64 = 0x12_1000;
 const OUTER_RECORD: u64 = 0x7000_0310;
 
-/// [`new_world`], in which `outer` runs in the first interpreter and what it calls in a later one, by a state with this thread pointer.
+/// [`new_world`], in which `outer` runs in the first interpreter and what it calls in a later one, by a state with this
+/// thread pointer.
 fn nested_world(id: u64) -> (Made, Vec<NativeFrame>) {
     let (mut made, native) = new_world();
     made.word(FRAMES[2] + 56, CODES[2] + 192 + 2 * 7);
@@ -28,11 +29,11 @@ fn functions_of_all_interpreters_are_told() {
     // its own state there, or one that another thread has made, which it runs with
     for id in [ID, ID + 8] {
         let (mut made, native) = nested_world(id);
-        assert_eq!(told(new_interpreter(&mut made).runs(&mut made, ID, &native)), WHOLE, "{id:x}");
+        assert_eq!(told(new_interpreter(&mut made).runs(&mut made, ID, &native)), ALL, "{id:x}");
         // nor does it matter who came first
         let mut known = new_interpreter(&mut made);
         assert_eq!(told(known.runs(&mut made, ID, &native[2..])), ["1: outer:302"]);
-        assert_eq!(told(known.runs(&mut made, ID, &native)), WHOLE, "{id:x}");
+        assert_eq!(told(known.runs(&mut made, ID, &native)), ALL, "{id:x}");
     }
 }
 
@@ -48,9 +49,9 @@ fn what_two_states_claim_is_not_told() {
 fn numbers_of_code_objects_count_in_the_first_interpreter_only() {
     let (mut made, native) = nested_world(ID);
     let mut interpreter = new_interpreter(&mut made);
-    assert_eq!(told(interpreter.runs(&mut made, ID, &native)), WHOLE);
+    assert_eq!(told(interpreter.runs(&mut made, ID, &native)), ALL);
     made.text(CODES[0] + 0x500, "other", 40);
-    assert_eq!(told(interpreter.runs(&mut made, ID, &native)), ["1: other:100 < middle:202", WHOLE[1]]);
+    assert_eq!(told(interpreter.runs(&mut made, ID, &native)), ["1: other:100 < middle:202", ALL[1]]);
 }
 
 /// Until 3.10 a state in another interpreter says that the thread may be there, and its frames' number that it is not.

@@ -1,5 +1,6 @@
-//! A difference in pprof's format, as `pprof -diff_base` makes it: the samples of the earlier profile with their signs turned over
-//! and the label `pprof::base`, then those of the later one. pprof takes percentages of the earlier one's sum then.
+//! A difference in pprof's format, as `pprof -diff_base` makes it: the samples of the earlier profile with their signs
+//! turned over and the label `pprof::base`, then those of the later one. pprof takes percentages of the earlier one's
+//! sum then.
 
 use super::super::pprof::build;
 use super::super::view::View;

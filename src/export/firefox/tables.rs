@@ -1,6 +1,7 @@
 //! The tables of one track: strings, functions, frames, stacks, and the libraries that all tracks share.
 //!
-//! Columns are arrays of equal length; indices are into the track's own tables. A location with inlined calls is a frame for each of them, of one address; depth 0 is the outermost.
+//! Columns are arrays of equal length; indices are into the track's own tables. A location with inlined calls is a
+//! frame for each of them, of one address; depth 0 is the outermost.
 
 use crate::export::escape::printable;
 use crate::export::view::{NamedFrame, UNKNOWN_STACK, View};
@@ -78,7 +79,8 @@ fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The id by which symbols are looked for: the first 16 bytes of the build id as a GUID, whose first three fields are little-endian, and the age 0.
+/// The id by which symbols are looked for: the first 16 bytes of the build id as a GUID, whose first three fields are
+/// little-endian, and the age 0.
 fn breakpad_id(build_id: &str) -> String {
     const ORDER: [usize; 16] = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
     let byte = |at: usize| build_id.get(at * 2..at * 2 + 2).unwrap_or("00").to_ascii_uppercase();

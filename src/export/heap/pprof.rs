@@ -1,5 +1,5 @@
-//! The blocks of a heap in pprof's format: a sample's stack is the type of its blocks, the types of the blocks that retain them, and the holder at last. So what pprof calls a function's
-//! cumulative value is what it retains.
+//! The blocks of a heap in pprof's format: a sample's stack is the type of its blocks, the types of the blocks that
+//! retain them, and the holder at last. So what pprof calls a function's cumulative value is what it retains.
 //!
 //! Types that follow each other in a stack are told once, and of deep stacks the middle is left out.
 

@@ -1,7 +1,7 @@
 //! `.heapsnapshot`, which the Memory panel of Chrome's developer tools opens.
 //!
-//! The tools keep all numbers in 32 bits: a block's id is made of the lower 35 bits of its address, so that it is the same in every snapshot of a process. Holders are below the roots, lost
-//! blocks below a node of their own.
+//! The tools keep all numbers in 32 bits: a block's id is made of the lower 35 bits of its address, so that it is the
+//! same in every snapshot of a process. Holders are below the roots, lost blocks below a node of their own.
 
 use crate::export::devtools::{
     ELEMENT, NATIVE, Node, OBJECT, PROPERTY, ROOTS, STRING, SYNTHETIC, Strings, begin, write_edge, write_node,
@@ -56,8 +56,8 @@ impl Folded {
     }
 }
 
-/// Blocks that lead nowhere, are of one type and retained by the same one are one node, if there would be too many else; if there still are, those that retain least go into who
-/// retains them.
+/// Blocks that lead nowhere, are of one type and retained by the same one are one node, if there would be too many
+/// else; if there still are, those that retain least go into who retains them.
 fn fold(held: &Held, most: usize) -> Folded {
     let holdings = &held.holdings;
     let blocks = holdings.graph.blocks().len();

@@ -1,10 +1,10 @@
 //! An order of single events that has the sums of a profile.
 //!
-//! The blocks of a sample are parted by when they live: throughout (at the peak and at the end), at the peak only, at the end only, at
-//! neither. Events then come in this order: the blocks of neither kind one at a time, each freed before the next; all that is live at
-//! the peak, which the last one reaches; the frees of those that are not live at the end; what is live at the end besides.
-//! Nowhere is more live than at the peak. Blocks of neither kind come behind the peak, where they fit beside what lives throughout: one as large as
-//! the peak, alone, would else be taken for it.
+//! The blocks of a sample are parted by when they live: throughout (at the peak and at the end), at the peak only, at
+//! the end only, at neither. Events then come in this order: the blocks of neither kind one at a time, each freed
+//! before the next; all that is live at the peak, which the last one reaches; the frees of those that are not live at
+//! the end; what is live at the end besides. Nowhere is more live than at the peak. Blocks of neither kind come behind
+//! the peak, where they fit beside what lives throughout: one as large as the peak, alone, would else be taken for it.
 
 use crate::profile::{Amount, Sample};
 
@@ -102,8 +102,8 @@ fn minus(blocks: Blocks, others: Blocks) -> Blocks {
     Blocks { objects, bytes: if objects == 0 { 0 } else { blocks.bytes.saturating_sub(others.bytes) } }
 }
 
-/// How many of the blocks live at the peak are live at the end: not told by the profile, but bounded by the sums. As few as there can be, so that
-/// all temporary blocks are among the rest.
+/// How many of the blocks live at the peak are live at the end: not told by the profile, but bounded by the sums. As
+/// few as there can be, so that all temporary blocks are among the rest.
 fn overlap(all: Blocks, peak: Blocks, live: Blocks, temporary: u64) -> Blocks {
     let both = u128::from(peak.objects) + u128::from(live.objects);
     let at_least = |others: u128| u64::try_from(both.saturating_sub(others)).unwrap_or(u64::MAX);
@@ -118,7 +118,8 @@ fn overlap(all: Blocks, peak: Blocks, live: Blocks, temporary: u64) -> Blocks {
     fitting.unwrap_or(Blocks { objects: wanted, bytes: if wanted == 0 { 0 } else { peak.bytes.min(live.bytes) } })
 }
 
-/// The bytes of so many blocks in common, so that no kind of blocks that has no block has bytes. None if there are no such.
+/// The bytes of so many blocks in common, so that no kind of blocks that has no block has bytes. None if there are no
+/// such.
 fn bytes_of_overlap(objects: u64, all: Blocks, peak: Blocks, live: Blocks) -> Option<u64> {
     let wide = |bytes: u64| i128::from(bytes);
     let needed = wide(peak.bytes) + wide(live.bytes) - wide(all.bytes);

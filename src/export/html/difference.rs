@@ -131,7 +131,8 @@ pub(in super::super) fn write(
     page(&title, &words, &numbers.bytes, out)
 }
 
-/// One profile of both: what a stack had of `value` in the earlier one is what it has freed here, what it has in the later one is what it has allocated.
+/// One profile of both: what a stack had of `value` in the earlier one is what it has freed here, what it has in the
+/// later one is what it has allocated.
 fn joined(before: &View<'_>, after: &View<'_>, value: Value) -> Profile {
     let side = |view: &View<'_>, is_after: bool| {
         let profile = view.profile;

@@ -1,11 +1,14 @@
-//! The numbers of the page: lists of varints (seven bits a byte, the lowest first, the highest bit says that more follow), each with its length before it.
+//! The numbers of the page: lists of varints (seven bits a byte, the lowest first, the highest bit says that more
+//! follow), each with its length before it.
 //!
-//! In this order: of each frame its function, file and module (indices into the strings; 0 is none) and its line (0 is none); of each node of the call tree its
-//! depth and its frame; of each site its node (as the distance from the one before, zigzag), the distance of the frame that tells whose it is from its
-//! innermost one, how certain its stack is (0 whole, 1 guessed, 2 cut off), the type of its objects (an index into the strings; 0 is none); then for each column the blocks and the bytes of each site; if `lifetimes` of the words says
-//! so, for how long its freed blocks have lived, the sum in microseconds. At last the moments, in nanoseconds, of
-//! which heaps are known, the end among them; and for each of them what has changed since the one before: nodes (distances), and by how much (zigzag) the blocks
-//! and bytes that were allocated there by then, and the blocks and bytes live there.
+//! In this order: of each frame its function, file and module (indices into the strings; 0 is none) and its line (0 is
+//! none); of each node of the call tree its depth and its frame; of each site its node (as the distance from the one
+//! before, zigzag), the distance of the frame that tells whose it is from its innermost one, how certain its stack is
+//! (0 whole, 1 guessed, 2 cut off), the type of its objects (an index into the strings; 0 is none); then for each
+//! column the blocks and the bytes of each site; if `lifetimes` of the words says so, for how long its freed blocks
+//! have lived, the sum in microseconds. At last the moments, in nanoseconds, of which heaps are known, the end among
+//! them; and for each of them what has changed since the one before: nodes (distances), and by how much (zigzag) the
+//! blocks and bytes that were allocated there by then, and the blocks and bytes live there.
 
 use super::super::json::frames::FrameTable;
 use super::super::telling::telling;

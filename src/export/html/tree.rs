@@ -31,8 +31,8 @@ struct TrieNode {
 }
 
 impl CallTree {
-    /// The tree of the view's sites: `places` says of each frame which node it is ([`by_place`], [`by_name`]). Of those that one function calls, those come first whose sites
-    /// have most by `weigh`.
+    /// The tree of the view's sites: `places` says of each frame which node it is ([`by_place`], [`by_name`]). Of those
+    /// that one function calls, those come first whose sites have most by `weigh`.
     pub fn new(view: &View<'_>, table: &FrameTable<'_>, places: &[u32], weigh: impl Fn(&StackTotals) -> u64) -> Self {
         let mut nodes = vec![TrieNode { parent: 0, place: u32::MAX, frame: 0, total: 0 }];
         let mut known: FxHashMap<(u32, u32), u32> = FxHashMap::default();

@@ -131,8 +131,8 @@ pub(super) fn stacks(profile: &Profile) -> impl Iterator<Item = usize> {
     errors.chain(leaks)
 }
 
-/// The errors, then the leaks: each site once for each class of which it has blocks, worst class first. The table must hold their
-/// [`stacks`].
+/// The errors, then the leaks: each site once for each class of which it has blocks, worst class first. The table must
+/// hold their [`stacks`].
 pub(super) fn findings<'a>(table: &'a FrameTable<'a>) -> Vec<ReportFinding<'a>> {
     let profile = table.view().profile;
     let errors = profile.findings.iter().map(|finding| error(table, finding));

@@ -1,6 +1,6 @@
 //! Outputs that are no regular files: pipes, terminals, devices. They are written directly, and may keep the writer
-//! waiting: a named pipe until somebody reads it, a full one until its reader goes on. How long, and what ends the wait, is
-//! the caller's affair.
+//! waiting: a named pipe until somebody reads it, a full one until its reader goes on. How long, and what ends the
+//! wait, is the caller's affair.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,5 +1,5 @@
-//! An output that grows while the program runs: it bears another name until it is whole, and what is there of it stays if heaptrace
-//! is killed.
+//! An output that grows while the program runs: it bears another name until it is whole, and what is there of it stays
+//! if heaptrace is killed.
 
 use super::place::{Owners, Place, parent, resolve};
 use super::temp::{NOFOLLOW, NONBLOCK};
@@ -96,8 +96,8 @@ impl GrowingFile {
         })
     }
 
-    /// Gives the whole file its name, which `process` fills where it has patterns. All may read it whom the umask lets, unless it is of
-    /// `another_user`. How the user calls it then.
+    /// Gives the whole file its name, which `process` fills where it has patterns. All may read it whom the umask lets,
+    /// unless it is of `another_user`. How the user calls it then.
     ///
     /// # Errors
     /// What has come to its place meanwhile can't be replaced.

@@ -1,8 +1,8 @@
 //! What lies at the path of an output, and whether it may be used.
 //!
-//! fs.protected_symlinks (proc_sys_fs(5)) can't help: where a new file is renamed over what a link leads to, the link is read, not
-//! followed by the kernel. The same rule is applied here to the folders of a path; for its last part, whose name is what others
-//! can foresee, a stricter one.
+//! fs.protected_symlinks (proc_sys_fs(5)) can't help: where a new file is renamed over what a link leads to, the link
+//! is read, not followed by the kernel. The same rule is applied here to the folders of a path; for its last part,
+//! whose name is what others can foresee, a stricter one.
 
 use super::{OutputError, directory_error};
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,8 @@ const WRITABLE_BY_GROUP: u32 = 0o020;
 pub struct Owners {
     /// The effective user.
     pub user: u32,
-    /// Whom devices of the machine, and links in its own folders, belong to in a user namespace in which its root has no id.
+    /// Whom devices of the machine, and links in its own folders, belong to in a user namespace in which its root has
+    /// no id.
     pub outside: Option<u32>,
 }
 
@@ -40,8 +41,8 @@ impl Owners {
         self.trust(found.uid()) || is_device && self.outside == Some(found.uid())
     }
 
-    /// The machine's own links, too, such as /dev/stdout: where its root has no id, all who have none look the same, so the folder
-    /// must be one into which nobody else can put a link.
+    /// The machine's own links, too, such as /dev/stdout: where its root has no id, all who have none look the same, so
+    /// the folder must be one into which nobody else can put a link.
     fn trust_last_link(self, link: &Metadata, folder: &Path) -> bool {
         let is_outside = |found: &Metadata| self.outside == Some(found.uid());
         let is_closed = |folder: &Metadata| folder.mode() & (WRITABLE_BY_ALL | WRITABLE_BY_GROUP) == 0;
@@ -124,7 +125,8 @@ pub(super) fn resolve(path: &Path, owners: Owners) -> Result<Place, OutputError>
     Err(OutputError::NotWritable { path: path.to_owned(), source: too_many_links() })
 }
 
-/// The folder that a path means, without links in its name. Links that another user may have put into it are not followed.
+/// The folder that a path means, without links in its name. Links that another user may have put into it are not
+/// followed.
 pub(super) fn real_folder(path: &Path, owners: Owners) -> Result<PathBuf, OutputError> {
     let error = |source| directory_error(path, source);
     let mut folder = if path.is_absolute() { PathBuf::from("/") } else { std::env::current_dir().map_err(error)? };

@@ -253,7 +253,8 @@ fn shared(test: &str) -> Option<Dir> {
     (own().user == 0).then_some(dir)
 }
 
-/// A stranger's link under the name of an output is refused before the start, and replaced, not followed, if it comes later.
+/// A stranger's link under the name of an output is refused before the start, and replaced, not followed, if it comes
+/// later.
 #[test]
 fn a_link_of_another_user_is_never_followed() {
     let Some(dir) = shared("planted") else { return };
@@ -342,7 +343,8 @@ fn a_link_that_has_come_in_the_way_leads_nowhere() {
     assert_eq!(fs::read_dir(root.join("moved/sub")).expect("there").count(), 1);
 }
 
-/// What has come to an old file's place is not opened: neither a pipe that keeps who opens it waiting, nor what a link leads to.
+/// What has come to an old file's place is not opened: neither a pipe that keeps who opens it waiting, nor what a link
+/// leads to.
 #[test]
 fn what_has_come_to_an_old_file_s_place_is_not_opened() {
     let dir = Dir::new("came");

@@ -1,5 +1,5 @@
-//! The comments of a pprof file: what the format has no field for, one `key=value` a line. `import` reads them back, and
-//! `docs/profile.md` lists them.
+//! The comments of a pprof file: what the format has no field for, one `key=value` a line. `import` reads them back,
+//! and `docs/profile.md` lists them.
 
 use super::super::{ExportOptions, text};
 use crate::profile::saved::{Holds, Saved, ranges};

@@ -2,11 +2,11 @@
 //!
 //! How readers use the list (`Profile.RemoveUninteresting` of github.com/google/pprof): each name, cut at its first `(`
 //! other than those of `operator()` and `(anonymous namespace)`, is matched as a whole. In each stack the frame nearest
-//! to the root that matches goes, and **all that it called**. A stack that matches up to its root stays as it is.
-//! So only functions that never run code of the program may be named here, or its functions would be lost behind them:
+//! to the root that matches goes, and **all that it called**. A stack that matches up to its root stays as it is. So
+//! only functions that never run code of the program may be named here, or its functions would be lost behind them:
 //! `Vec::push` may, `Vec::extend` may not (it runs an iterator). The one exception is the growth of a hash table, which
-//! may hash keys; and an allocator of the program's own is the way to memory as any other. Inlined functions are cut within a
-//! location, also where nothing else of the stack is left.
+//! may hash keys; and an allocator of the program's own is the way to memory as any other. Inlined functions are cut
+//! within a location, also where nothing else of the stack is left.
 //!
 //! The patterns are in Go's syntax, and have no `|` outside of parentheses: see [`alternatives`].
 //!
@@ -86,8 +86,9 @@ const RUST: [&str; 21] = [
 ];
 
 /// The same by their bare names, as debug information without linkage names (`debug = 1`, `line-tables-only`) has them
-/// where they are inlined: only names that nobody else gives, or those whose types say that it is Rust's allocator. A name
-/// of which a tuple comes first ends at the `<` for pprof; hardly any function of C++ is called so, with a `(` behind it.
+/// where they are inlined: only names that nobody else gives, or those whose types say that it is Rust's allocator. A
+/// name of which a tuple comes first ends at the `<` for pprof; hardly any function of C++ is called so, with a `(`
+/// behind it.
 const RUST_INLINED: [&str; 6] = [
     r"(?:exchange_malloc|try_allocate_in|grow_amortized|finish_grow|do_reserve_and_handle|reserve_for_push)(?:<.*>)?",
     r"(?:alloc|grow|shrink|deallocate)_impl_runtime",
@@ -103,7 +104,8 @@ const CXX: [&str; 20] = [
     // not `construct`, which runs constructors
     r"(?:std::__new_allocator|__gnu_cxx::new_allocator|__gnu_cxx::malloc_allocator)<.*>::(?:de)?allocate",
     concat!(r"std::(?:__1::)?allocator_traits<", standard!(), r"::(?:de)?allocate(?:_at_least)?(?:\[abi:[a-z0-9]*\])?"),
-    // names of what std::make_shared allocates end for pprof at the `(` of their lock policy; nothing is constructed by these
+    // names of what std::make_shared allocates end for pprof at the `(` of their lock policy; nothing is constructed by
+    // these
     r"(?:std::__new_allocator|__gnu_cxx::new_allocator|std::allocator_traits<std::allocator)<std::_Sp_counted_ptr_inplace<.*",
     r"std::(?:__1::)?allocator<.*>::(?:de)?allocate(?:_at_least)?(?:\[abi:[a-z0-9]*\])?",
     concat!(

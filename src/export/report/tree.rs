@@ -164,8 +164,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Which functions a word of the user means: those of this name, without their arguments if there are none with; else those whose
-/// names hold it.
+/// Which functions a word of the user means: those of this name, without their arguments if there are none with; else
+/// those whose names hold it.
 fn matcher<'f>(view: &View<'_>, function: &'f str) -> Result<impl Fn(&str) -> bool + use<'f>, QueryError> {
     let names = || view.profile.functions.iter().map(|function| function.name.as_str());
     let levels: [fn(&str, &str) -> bool; 3] =

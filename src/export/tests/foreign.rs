@@ -64,7 +64,8 @@ pub(super) fn many_stacks() -> Profile {
     profile
 }
 
-/// Perfetto drops stacks with a frame whose mapping it does not know: those of code in no module and of unknown stacks must have one.
+/// Perfetto drops stacks with a frame whose mapping it does not know: those of code in no module and of unknown stacks
+/// must have one.
 #[test]
 fn each_frame_has_a_mapping_in_pftrace() {
     let mut profile = sample_profile();

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 const LEVELS: usize = 18;
 const DEPTH: usize = 40;
 
-/// Two functions on each of 18 levels, each of which calls either of the next level, below 22 frames that are always the same.
+/// Two functions on each of 18 levels, each of which calls either of the next level, below 22 frames that are always
+/// the same.
 fn many_stacks() -> Profile {
     let mut profile = empty_profile();
     (profile.functions, profile.locations) = (Vec::new(), Vec::new());

@@ -197,8 +197,8 @@ fn the_target_can_t_write_to_the_terminal_through_names() {
     assert!(!plain(&profile, 100).contains('\x1b'));
 }
 
-/// Rows whose own functions are the same are told apart by what the standard library did for them, and what all rows share is said
-/// once.
+/// Rows whose own functions are the same are told apart by what the standard library did for them, and what all rows
+/// share is said once.
 #[test]
 fn rows_that_look_alike_are_told_apart() {
     let mut profile = sample_profile();

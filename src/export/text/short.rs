@@ -2,9 +2,9 @@
 
 use super::printable;
 
-/// A function name that fits: without the hash of Rust's older mangling, and, where it is too long, with `…` for what is
-/// within the outermost pairs of angle brackets and parentheses, then for what is in its middle. The end, which says what
-/// is done, is kept longest.
+/// A function name that fits: without the hash of Rust's older mangling, and, where it is too long, with `…` for what
+/// is within the outermost pairs of angle brackets and parentheses, then for what is in its middle. The end, which says
+/// what is done, is kept longest.
 pub(crate) fn short_name(name: &str, width: usize) -> String {
     let name = without_hash(&printable(name)).to_owned();
     if name.chars().count() <= width {

@@ -81,7 +81,8 @@ fn reached(targets: &[Vec<usize>], from: impl IntoIterator<Item = usize>, withou
     is_reached
 }
 
-/// Owners, and what the largest retain, of random heaps: against their meaning, one holder and one block taken away after the other.
+/// Owners, and what the largest retain, of random heaps: against their meaning, one holder and one block taken away
+/// after the other.
 #[test]
 fn owners_and_the_largest_blocks_are_as_if_holders_and_blocks_were_taken_away() {
     let mut state = 1u64;

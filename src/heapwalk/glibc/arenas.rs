@@ -13,8 +13,8 @@ const MAX_WRONG: usize = 8;
 /// So many bins are looked at that are not empty, of all that look like the last one.
 const MAX_READS: usize = 1 << 16;
 
-/// Members of `struct malloc_state`, from its `bins` on: `top` and `last_remainder` before, `binmap` (16 bytes), `next`, `next_free`,
-/// `attached_threads`, `system_mem`, `max_system_mem` behind.
+/// Members of `struct malloc_state`, from its `bins` on: `top` and `last_remainder` before, `binmap` (16 bytes),
+/// `next`, `next_free`, `attached_threads`, `system_mem`, `max_system_mem` behind.
 const TOP: u64 = 16;
 const NEXT: u64 = BINS_WORDS * 8 + 16;
 const THREADS: u64 = NEXT + 16;
@@ -137,8 +137,8 @@ pub(super) fn heaps(found: &Found, arena: &ArenaAt, window: &mut Window<'_>) -> 
     all
 }
 
-/// Where `bins` of a main arena begins, if one is in `range`. Each bin is the head of a list, two words that lead to chunks and back; if it is empty, both point 16
-/// bytes before themselves. The last one always is.
+/// Where `bins` of a main arena begins, if one is in `range`. Each bin is the head of a list, two words that lead to
+/// chunks and back; if it is empty, both point 16 bytes before themselves. The last one always is.
 pub fn bins_in(range: &Range<Addr>, memory: &mut dyn ReadMemory) -> Option<Addr> {
     let size = usize::try_from(range.end.0.checked_sub(range.start.0)?).ok()?;
     let mut bytes = vec![0; size];

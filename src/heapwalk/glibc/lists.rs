@@ -1,4 +1,5 @@
-//! glibc's lists of free chunks. Those of thread caches and fast bins tell of chunks that look as if they were in use; those of bins are checked.
+//! glibc's lists of free chunks. Those of thread caches and fast bins tell of chunks that look as if they were in use;
+//! those of bins are checked.
 
 use super::super::window::Window;
 use super::super::{Chunk, Fault, Finding, State, Walk};
@@ -20,10 +21,11 @@ const CACHES: [(u64, u64, u64); 3] = [
 const LISTS_OF_ONE_SIZE: u64 = 64;
 /// The last of those.
 const LARGEST_OF_ONE_SIZE: u64 = 32 + 16 * (LISTS_OF_ONE_SIZE - 1);
-/// So many chunks of a cache may be on their way: taken by its thread, or put there, and not yet counted or marked (`tcache_get`, `tcache_put`).
+/// So many chunks of a cache may be on their way: taken by its thread, or put there, and not yet counted or marked
+/// (`tcache_get`, `tcache_put`).
 const HALF_DONE: usize = 1;
-/// Each chunk is in one list at most: of a heap that is as glibc leaves it, all lists together have no more links than that. So many more are followed to find out
-/// what is no list.
+/// Each chunk is in one list at most: of a heap that is as glibc leaves it, all lists together have no more links than
+/// that. So many more are followed to find out what is no list.
 const SPARE: usize = 1 << 20;
 
 /// Marks what thread caches and fast bins hold, and looks whether bins lead to free chunks.
@@ -71,7 +73,8 @@ fn first_chunks(walk: &Walk) -> HashSet<usize> {
     first
 }
 
-/// The chunks of a fast bin whose first one is at `first`. Of a list that is damaged, what the kind of links tells that leads further.
+/// The chunks of a fast bin whose first one is at `first`. Of a list that is damaged, what the kind of links tells that
+/// leads further.
 fn fast_bin(
     walk: &Walk,
     first: u64,
@@ -89,12 +92,14 @@ fn fast_bin(
     })
 }
 
-/// What a cache whose chunk has this size has: bytes of each count, and lists. It may be larger by what is too little for a chunk.
+/// What a cache whose chunk has this size has: bytes of each count, and lists. It may be larger by what is too little
+/// for a chunk.
 fn cache_of(size: u64) -> Option<(u64, u64)> {
     CACHES.into_iter().find(|(least, ..)| (*least..*least + 32).contains(&size)).map(|(_, width, lists)| (width, lists))
 }
 
-/// Whether a chunk has the size of a thread's cache, and each of its lists is empty or begins where a block can. Of many chunks of such a size few are looked at closely.
+/// Whether a chunk has the size of a thread's cache, and each of its lists is empty or begins where a block can. Of
+/// many chunks of such a size few are looked at closely.
 pub(super) fn may_be_cache(chunk: Chunk, window: &mut Window<'_>) -> bool {
     let Some((width, lists)) = cache_of(chunk.size()) else { return false };
     let entries = chunk.block().add(width * lists);
@@ -107,7 +112,8 @@ fn set(walk: &mut Walk, number: usize, state: State) {
     }
 }
 
-/// The chunks that a thread's cache holds, if the chunk of this number is one: all of its lists lead to chunks of their sizes, and there is one at least, or it is where caches are.
+/// The chunks that a thread's cache holds, if the chunk of this number is one: all of its lists lead to chunks of their
+/// sizes, and there is one at least, or it is where caches are.
 fn cache(walk: &Walk, number: usize, is_first: bool, links: &mut usize, window: &mut Window<'_>) -> Option<Vec<usize>> {
     // blocks of such a size that hold nothing but zeros may be as many as any
     let chunk = walk.chunks.get(number)?;
@@ -200,8 +206,8 @@ struct Link {
 }
 
 impl Link {
-    /// Where the next chunk begins, 0 for none. Which of the two it is must be asked for a whole list: where the heap lies low, as in static programs, both may lead to
-    /// chunks.
+    /// Where the next chunk begins, 0 for none. Which of the two it is must be asked for a whole list: where the heap
+    /// lies low, as in static programs, both may lead to chunks.
     fn next(self, raw: u64, place: Addr) -> u64 {
         let plain = if self.mixed { raw ^ (place.0 >> 12) } else { raw };
         match plain {
@@ -212,7 +218,8 @@ impl Link {
     }
 }
 
-/// The numbers of the chunks of a list whose first one is at `at` (0: none), whose sizes belong there. `links` may still be followed.
+/// The numbers of the chunks of a list whose first one is at `at` (0: none), whose sizes belong there. `links` may
+/// still be followed.
 fn linked(
     walk: &Walk,
     mut at: u64,

@@ -3,15 +3,17 @@
 use super::super::window::Window;
 use super::super::{Chunk, Region, State, Walk};
 use super::parameters::Parameters;
-use super::{FLAGS, IS_MAPPED, LEAST};
+use super::{FLAGS, IS_MAPPED, MIN_CHUNK};
 use crate::addr::Addr;
 use crate::maps::{Kind, Mapping};
 
 const PAGE: u64 = 4096;
-/// The header: the first word tells how far behind the beginning of its mapping the chunk stands (a bit of it, huge pages), the second one the size.
+/// The header: the first word tells how far behind the beginning of its mapping the chunk stands (a bit of it, huge
+/// pages), the second one the size.
 const HEADER: u8 = 16;
 const IS_HUGE: u64 = 1;
-/// From 2.43 on the size is less by these bytes than what is left of the mapping (`mmap_size`), and the program may use all but 8 of it.
+/// From 2.43 on the size is less by these bytes than what is left of the mapping (`mmap_size`), and the program may use
+/// all but 8 of it.
 const NOT_COUNTED: u64 = 16;
 const NOT_USED: i8 = 8;
 /// What memalign(3) may have been asked for, as powers of two: of a smaller alignment each block is.
@@ -19,7 +21,8 @@ const ALIGNMENTS: std::ops::RangeInclusive<u32> = 5..=40;
 /// Pages of mappings that are somebody else's are passed over so often to find what lies behind them.
 const MAX_PASSED: usize = 1 << 16;
 
-/// Adds those in anonymous mappings: the kernel makes one mapping of neighbours, the program's own among them. Ends once as much is found as there is.
+/// Adds those in anonymous mappings: the kernel makes one mapping of neighbours, the program's own among them. Ends
+/// once as much is found as there is.
 pub(super) fn find(walk: &mut Walk, mappings: &[Mapping], parameters: Option<&Parameters>, window: &mut Window<'_>) {
     let mut left = parameters.map_or(u64::MAX, |parameters| parameters.mapped_bytes);
     let mut passes = MAX_PASSED;
@@ -61,7 +64,7 @@ fn chunk_at(at: Addr, mapping: &Mapping, window: &mut Window<'_>) -> Option<Chun
         let block = at.0.checked_add(u64::from(HEADER))?.checked_next_multiple_of(alignment)?;
         let moved = block - u64::from(HEADER);
         // what lies before had to have room for a chunk up to 2.42
-        let further = if moved - at.0 < LEAST { moved.checked_add(alignment) } else { None };
+        let further = if moved - at.0 < MIN_CHUNK { moved.checked_add(alignment) } else { None };
         [Some(moved), further].into_iter().flatten().find_map(|chunk| header_at(Addr(chunk), at, mapping, window))
     });
     Some(moved.unwrap_or(first))
@@ -80,7 +83,7 @@ fn header_at(chunk: Addr, start: Addr, mapping: &Mapping, window: &mut Window<'_
     let told = word & !FLAGS;
     let whole = |size: &u64| {
         let end = chunk.0.checked_add(*size);
-        *size >= LEAST && end.is_some_and(|end| end <= mapping.end.0) && (before + size).is_multiple_of(PAGE)
+        *size >= MIN_CHUNK && end.is_some_and(|end| end <= mapping.end.0) && (before + size).is_multiple_of(PAGE)
     };
     if let Some(size) = Some(told).filter(whole) {
         return Some(Chunk::new(chunk, size, State::Live, HEADER, 0));

@@ -1,4 +1,5 @@
-//! glibc's `mp_` (`struct malloc_par` in malloc/malloc.c), told by what its members can be: it has no symbol in installed libraries.
+//! glibc's `mp_` (`struct malloc_par` in malloc/malloc.c), told by what its members can be: it has no symbol in
+//! installed libraries.
 
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
@@ -17,8 +18,8 @@ pub(super) struct Parameters {
 const MAX_MAPPED: u32 = 65536;
 const PAGE: u64 = 4096;
 
-/// Looks for it in the data that holds the main arena: four numbers of 32 bits (`n_mmaps`, `n_mmaps_max`, `max_n_mmaps`, `no_dyn_threshold`), then, aligned, `mmapped_mem`,
-/// `max_mmapped_mem` and `sbrk_base`.
+/// Looks for it in the data that holds the main arena: four numbers of 32 bits (`n_mmaps`, `n_mmaps_max`,
+/// `max_n_mmaps`, `no_dyn_threshold`), then, aligned, `mmapped_mem`, `max_mmapped_mem` and `sbrk_base`.
 pub(super) fn find(data: &Range<Addr>, heap: Option<&Range<Addr>>, memory: &mut dyn ReadMemory) -> Option<Parameters> {
     let size = usize::try_from(data.end.0.checked_sub(data.start.0)?).ok()?;
     let mut bytes = vec![0; size];

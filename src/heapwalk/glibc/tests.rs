@@ -46,7 +46,8 @@ impl Pieces {
         }
     }
 
-    /// Chunks of these sizes, one behind the other from the heap's beginning on; a free one is told by the next. The rest is the top. Returns where each begins.
+    /// Chunks of these sizes, one behind the other from the heap's beginning on; a free one is told by the next. The
+    /// rest is the top. Returns where each begins.
     fn chunks(&mut self, chunks: &[(u64, State)]) -> Vec<u64> {
         let mut at = HEAP;
         let mut before = State::Live;
@@ -134,7 +135,8 @@ fn what_lists_hold_is_free_though_it_looks_live() {
     }
 }
 
-/// A thread that is stopped within `tcache_get` or `tcache_put` leaves one count, or one mark, that does not fit. What merely looks like a list is none.
+/// A thread that is stopped within `tcache_get` or `tcache_put` leaves one count, or one mark, that does not fit. What
+/// merely looks like a list is none.
 #[test]
 fn a_cache_is_understood_while_its_thread_takes_from_it() {
     // counts of both lists, key of the first chunk, and whether it is a cache then
@@ -192,7 +194,8 @@ fn a_cache_that_holds_nothing_is_known_by_its_place() {
     assert_eq!(first(0x290, &[(8, 7), (16, 9)]), State::Live);
 }
 
-/// From 2.42 on: counts of what is left, and lists of larger chunks behind those of one size each. Its own chunk is larger where what was left would have made no chunk.
+/// From 2.42 on: counts of what is left, and lists of larger chunks behind those of one size each. Its own chunk is
+/// larger where what was left would have made no chunk.
 #[test]
 fn caches_of_large_chunks_are_understood() {
     for spare in [0, 16] {
@@ -232,7 +235,8 @@ fn an_arena_is_found_whose_bins_are_full() {
     assert_eq!(bins_in(&(Addr(DATA)..Addr(DATA + 0x2000)), &mut memory), None);
 }
 
-/// Chunks with mappings of their own, neighbours in one mapping: from 2.43 on their size is less by a header; memalign(3) moves the block on and leaves the first header.
+/// Chunks with mappings of their own, neighbours in one mapping: from 2.43 on their size is less by a header;
+/// memalign(3) moves the block on and leaves the first header.
 #[test]
 fn mapped_chunks_are_found_beside_each_other() {
     const MAPPED: u64 = 0x500_0000;

@@ -41,7 +41,8 @@ impl Blocks {
     }
 }
 
-/// Where the blocks end that begin at a place or below, as far as it was looked at: few readings tell most of what a program's data leads to from what lies in a block.
+/// Where the blocks end that begin at a place or below, as far as it was looked at: few readings tell most of what a
+/// program's data leads to from what lies in a block.
 #[derive(Debug, Default)]
 pub(super) struct Heads(FxHashMap<u64, Option<Addr>>);
 
@@ -96,7 +97,8 @@ fn follow(mut next: u64, blocks: &mut Blocks, memory: &mut dyn ReadMemory) {
     }
 }
 
-/// Where the block at `begin` ends, and which one is next in its list; None if there is none. What is not in use of it reaches to its end.
+/// Where the block at `begin` ends, and which one is next in its list; None if there is none. What is not in use of it
+/// reaches to its end.
 fn block_at(begin: u64, memory: &mut dyn ReadMemory) -> Option<(Addr, u64)> {
     let mut bytes = [0; HEADER];
     let read = memory.read(Addr(begin), &mut bytes);

@@ -14,7 +14,8 @@ const SIZE: u64 = 16;
 /// The number of its arena is in the lowest bits, whether it is a slab in the next one (`EDATA_BITS_ARENA_WIDTH`).
 const ARENA: u64 = (1 << 12) - 1;
 const SLAB: u64 = 1 << 12;
-/// Where the number of its size class may begin (`EDATA_BITS_SZIND_SHIFT`); the number of free regions stands behind (`EDATA_BITS_NFREE_WIDTH` bits).
+/// Where the number of its size class may begin (`EDATA_BITS_SZIND_SHIFT`); the number of free regions stands behind
+/// (`EDATA_BITS_NFREE_WIDTH` bits).
 const CLASS: std::ops::RangeInclusive<u32> = 14..=40;
 const CLASS_BITS: u32 = 8;
 const FREE: u64 = (1 << 10) - 1;
@@ -266,7 +267,8 @@ fn holds(told: &Told, layout: Layout, bits: &mut Vec<u64>) -> Holds {
     Holds::Regions { class, bits: first }
 }
 
-/// The layout by which the most slabs, and more than half of them, have as many free regions as they say, and the class that the tree says. A program that runs on changes some of them meanwhile.
+/// The layout by which the most slabs, and more than half of them, have as many free regions as they say, and the class
+/// that the tree says. A program that runs on changes some of them meanwhile.
 fn layout(entries: &[Entry], window: &mut Window<'_>) -> Option<Layout> {
     let slabs: Vec<&Entry> = entries.iter().filter(|entry| entry.is_slab).collect();
     let step = slabs.len().div_ceil(SAMPLE).max(1);

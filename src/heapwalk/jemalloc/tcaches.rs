@@ -1,7 +1,7 @@
 //! The caches of threads (`tcache_t`): stacks of free regions, which are not free by their slabs.
 //!
-//! An arena has a ring of those that take from it. Each link of it (`cache_bin_array_descriptor_t`) leads to the bins of one, and is followed by the arena's address: by that the ring
-//! is found, at whatever place of the arena it begins.
+//! An arena has a ring of those that take from it. Each link of it (`cache_bin_array_descriptor_t`) leads to the bins
+//! of one, and is followed by the arena's address: by that the ring is found, at whatever place of the arena it begins.
 
 use super::super::words::words_in;
 use super::base::Blocks;
@@ -51,9 +51,11 @@ pub(super) struct Arena {
 /// How links and bins are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Layout {
-    /// Since 5.3: all bins side by side, each with where its stack begins now and, in 16 bits each, where it does when it is full and empty.
+    /// Since 5.3: all bins side by side, each with where its stack begins now and, in 16 bits each, where it does when
+    /// it is full and empty.
     Places,
-    /// Up to 5.2: those of slabs and those of large blocks apart, each with how many there are, and where its stack ends.
+    /// Up to 5.2: those of slabs and those of large blocks apart, each with how many there are, and where its stack
+    /// ends.
     Counts,
 }
 
@@ -113,7 +115,8 @@ fn side_by_side(bins: &[u8]) -> Vec<Stack> {
     stacks
 }
 
-/// The stacks of 5.2's bins, as long as each ends behind the one before: they grow downwards, and none is larger than what lies between.
+/// The stacks of 5.2's bins, as long as each ends behind the one before: they grow downwards, and none is larger than
+/// what lies between.
 fn one_behind_another(bins: &[u8], first: u64, before: Option<Addr>) -> Vec<Stack> {
     let mut stacks: Vec<Stack> = Vec::new();
     let mut before = before;
@@ -132,7 +135,8 @@ fn one_behind_another(bins: &[u8], first: u64, before: Option<Addr>) -> Vec<Stac
     stacks
 }
 
-/// Finds the arenas to which the module's `data` leads, with the caches of all threads that take from them. `root`: where in it the tree's root is.
+/// Finds the arenas to which the module's `data` leads, with the caches of all threads that take from them. `root`:
+/// where in it the tree's root is.
 pub(super) fn find(
     data: &Range<Addr>,
     root: &Range<Addr>,

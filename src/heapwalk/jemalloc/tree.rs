@@ -11,19 +11,21 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The root and each leaf have so many words (`RTREE_NSB` is 36, in two levels, where addresses have 48 bits): a word of the root is for 1 GiB, one of a leaf for a page.
+/// The root and each leaf have so many words (`RTREE_NSB` is 36, in two levels, where addresses have 48 bits): a word
+/// of the root is for 1 GiB, one of a leaf for a page.
 const WORDS: u64 = 1 << 18;
 const NODE: u64 = 8 * WORDS;
 /// What a word of the root is for.
 const LEAF_REACH: u64 = WORDS * PAGE;
 /// The user's part of the address space.
 const ADDRESSES: Range<u64> = PAGE..1 << 47;
-/// Extents lie at multiples of this at least; the bits below say more of them (`RTREE_LEAF_STATE_SHIFT` and what stands beside).
+/// Extents lie at multiples of this at least; the bits below say more of them (`RTREE_LEAF_STATE_SHIFT` and what stands
+/// beside).
 const EXTENT_BITS: u64 = 0x0000_ffff_ffff_ffc0;
 /// A leaf is judged by so many of its entries.
 const SAMPLE: usize = 32;
 /// What has so many entries that lead to no extent is none.
-const LEAST: usize = 4;
+const MIN_WRONG: usize = 4;
 /// So many leaves are tried in a module's data.
 const MAX_TRIED: usize = 1 << 14;
 /// More entries are not read.
@@ -106,7 +108,8 @@ fn root_at(at: Addr, number: u64, data: &Range<Addr>) -> Option<Range<Addr>> {
     (data.start <= root && root < end && end <= data.end).then_some(root..end)
 }
 
-/// For which word of the root the leaf at `leaf` is: extents tell their addresses, and so that. None if there is no leaf.
+/// For which word of the root the leaf at `leaf` is: extents tell their addresses, and so that. None if there is no
+/// leaf.
 fn number_of(leaf: u64, memory: &mut dyn ReadMemory) -> Option<u64> {
     let mut last = Addr::NULL;
     let mut sampled = 0;
@@ -120,7 +123,7 @@ fn number_of(leaf: u64, memory: &mut dyn ReadMemory) -> Option<u64> {
             found.extend(word_of_root((at.0 - leaf) / 8, extent, memory));
         }
         // most of what is tried is no leaf
-        sampled < SAMPLE && (found.len() * 2 >= sampled || sampled < LEAST)
+        sampled < SAMPLE && (found.len() * 2 >= sampled || sampled < MIN_WRONG)
     });
     let first = *found.first()?;
     let agree = found.iter().filter(|word| **word == first).count();

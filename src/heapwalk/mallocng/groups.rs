@@ -21,7 +21,8 @@ pub(super) struct Group {
     pub(super) is_inside: bool,
 }
 
-/// Sorts them by their places: each is followed by those inside. What overlaps another one, or one of the `tables` (ascending), is none.
+/// Sorts them by their places: each is followed by those inside. What overlaps another one, or one of the `tables`
+/// (ascending), is none.
 pub(super) fn arrange(
     mut entries: Vec<Entry>,
     tables: &[Addr],

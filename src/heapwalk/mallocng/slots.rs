@@ -6,8 +6,9 @@ use super::groups::Group;
 use super::{HEADER, UNIT, note};
 use crate::addr::Addr;
 
-/// The byte before the last two of a header: the slot's number below, how much of the slot is not used above. These mark other things: nothing in use; a block
-/// that begins further on in its slot, as many units as the bytes behind tell.
+/// The byte before the last two of a header: the slot's number below, how much of the slot is not used above. These
+/// mark other things: nothing in use; a block that begins further on in its slot, as many units as the bytes behind
+/// tell.
 const NOT_IN_USE: u8 = 0xff;
 const FURTHER_ON: u8 = 7 << 5;
 const NUMBER: u8 = 31;
@@ -121,7 +122,8 @@ fn header(at: Addr, window: &mut Window<'_>) -> Option<[u8; 8]> {
     window.word(at.sub(8)).map(u64::to_le_bytes)
 }
 
-/// Where something was written behind a block that ends at `used`, of a slot that ends at `end`: a byte of zero is left at both, if they are not the same.
+/// Where something was written behind a block that ends at `used`, of a slot that ends at `end`: a byte of zero is left
+/// at both, if they are not the same.
 fn overrun(used: Addr, end: Addr, window: &mut Window<'_>) -> Option<Addr> {
     let mut is_zero =
         |at: Addr| window.lone_word(Addr(at.0 & !7)).is_none_or(|word| word >> (8 * (at.0 & 7)) & 0xff == 0);

@@ -8,8 +8,8 @@ use crate::memory::{ReadMemory, word};
 use rustc_hash::FxHashSet;
 use std::ops::Range;
 
-/// Members of `struct malloc_context` behind `secret`: `init_done`, and `meta_area_head` with `meta_area_tail` behind it. Where the size of pages is not fixed, it
-/// stands between.
+/// Members of `struct malloc_context` behind `secret`: `init_done`, and `meta_area_head` with `meta_area_tail` behind
+/// it. Where the size of pages is not fixed, it stands between.
 const LAYOUTS: [(usize, usize); 2] = [(8, 56), (16, 64)];
 /// So many bytes of it are looked at.
 const CONTEXT: usize = 80;
@@ -54,7 +54,8 @@ pub(super) struct Entry {
     pub(super) last: u8,
     /// False for what the dynamic linker has given malloc of modules' pages.
     pub(super) is_freeable: bool,
-    /// Whether it is in a list of its class; one that is just being made or undone is in none, nor is one all of whose slots are taken.
+    /// Whether it is in a list of its class; one that is just being made or undone is in none, nor is one all of whose
+    /// slots are taken.
     pub(super) is_listed: bool,
     class: u8,
     /// Of its mapping; 0: it has none of its own.
@@ -189,7 +190,8 @@ pub(super) fn read(context: &Context, findings: &mut Vec<Finding>, memory: &mut 
     tables
 }
 
-/// An entry in use: `prev`, `next`, `mem`, the masks, and a word of bits for `last_idx`, `freeable`, `sizeclass` and `maplen`.
+/// An entry in use: `prev`, `next`, `mem`, the masks, and a word of bits for `last_idx`, `freeable`, `sizeclass` and
+/// `maplen`.
 fn entry_in(at: Addr, bytes: &[u8]) -> Option<Entry> {
     let mem = Addr(word(bytes, 16).filter(|&mem| mem != 0)?);
     let masks = word(bytes, 24)?;

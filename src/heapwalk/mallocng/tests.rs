@@ -59,7 +59,8 @@ impl Pieces {
         self.put(mem, at);
     }
 
-    /// The header of a block: which slot, how many units behind the group's first one, and how much of the slot it may not use.
+    /// The header of a block: which slot, how many units behind the group's first one, and how much of the slot it may
+    /// not use.
     fn block(&mut self, at: u64, slot: u8, units: u16, unused: u8) {
         let [low, high] = units.to_le_bytes();
         for (byte, place) in [0, slot | unused << 5, low, high].into_iter().zip(at - 4..) {
@@ -93,7 +94,8 @@ fn blocks(walk: &Walk) -> Vec<(u64, u64, State)> {
     walk.chunks.iter().map(|chunk| (chunk.block().0, chunk.usable(), chunk.state)).collect()
 }
 
-/// A page of slots of 496 bytes: one is free, one holds a block, one a block further on, one a group of slots of 48 bytes.
+/// A page of slots of 496 bytes: one is free, one holds a block, one a block further on, one a group of slots of 48
+/// bytes.
 fn filled() -> Pieces {
     let mut memory = Pieces::new();
     let slot = |number: u64| HEAP + 16 + 496 * number;
@@ -186,7 +188,8 @@ fn tables_that_cant_be_come_to_an_end() {
 }
 
 proptest! {
-    /// Whatever stands in the tables and in the groups, the walk comes to an end, and no two chunks have a byte in common.
+    /// Whatever stands in the tables and in the groups, the walk comes to an end, and no two chunks have a byte in
+    /// common.
     #[test]
     fn any_heap_is_walked_to_an_end(words in prop::collection::vec((any::<bool>(), 0u64..4096, any::<u64>()), 0..80)) {
         let mut memory = filled();

@@ -8,7 +8,8 @@ use crate::addr::Addr;
 use crate::memory::ReadMemory;
 use rustc_hash::FxHashSet;
 
-/// How far behind a page's beginning its first block is, where the page does not tell (`_mi_segment_page_start_from_slice`).
+/// How far behind a page's beginning its first block is, where the page does not tell
+/// (`_mi_segment_page_start_from_slice`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
     /// So many bytes, if its blocks are not larger than 1024.
@@ -58,7 +59,8 @@ const fn blocks_of(page: &Page, start: Addr) -> Blocks {
     Blocks { start, size: page.block_size, capacity: page.capacity, lists: page.lists }
 }
 
-/// Adds what is in a segment. `delayed`: blocks that are free, and in no page's list. From where on it was not understood.
+/// Adds what is in a segment. `delayed`: blocks that are free, and in no page's list. From where on it was not
+/// understood.
 pub(super) fn add(
     walk: &mut Walk,
     segment: &Segment,

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 
 /// The table of slices has so many at most; what lies behind belongs to the last page (`MI_SLICES_PER_SEGMENT`).
 const MAX_SLICES: u64 = SEGMENT / SLICE;
-/// Members of a segment, by how far they stand before the table of slices: `used`, `cookie`, `segment_slices`, `segment_info_slices`, `kind`, `slice_entries`, `thread_id`.
+/// Members of a segment, by how far they stand before the table of slices: `used`, `cookie`, `segment_slices`,
+/// `segment_info_slices`, `kind`, `slice_entries`, `thread_id`.
 const USED: usize = 56;
 const COOKIE: usize = 48;
 const SLICES: usize = 40;
@@ -196,7 +197,8 @@ fn is_mapped(sources: &Sources<'_>, segment: &Segment) -> bool {
     sources.mappings.get(next).is_some_and(|mapping| mapping.contains(last))
 }
 
-/// Where the table of slices begins, how its entries are, and the number that cookies are mixed with, if this is a segment.
+/// Where the table of slices begins, how its entries are, and the number that cookies are mixed with, if this is a
+/// segment.
 fn layout_in(at: Addr, bytes: &[u8]) -> Option<(usize, Layout, u64)> {
     TABLE.step_by(8).find_map(|table| {
         let key = word(bytes, table - COOKIE)? ^ at.0;

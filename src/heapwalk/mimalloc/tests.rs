@@ -34,7 +34,8 @@ impl Pieces {
         }
     }
 
-    /// An entry of the table: how many slices, `capacity`, `reserved`, `used`, the size of blocks, the first blocks of its lists.
+    /// An entry of the table: how many slices, `capacity`, `reserved`, `used`, the size of blocks, the first blocks of
+    /// its lists.
     fn page(&mut self, slice: u64, count: u64, numbers: [u64; 4], lists: [u64; 3]) {
         let at = AT + TABLE + ENTRY * slice;
         let [capacity, reserved, used, size] = numbers;

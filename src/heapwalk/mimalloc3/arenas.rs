@@ -1,4 +1,5 @@
-//! Arenas (`mi_arena_t`): large pieces of memory that pages lie in. Each begins with a structure of its own, and so many slices are for that and what belongs to it.
+//! Arenas (`mi_arena_t`): large pieces of memory that pages lie in. Each begins with a structure of its own, and so
+//! many slices are for that and what belongs to it.
 
 use super::super::Sources;
 use super::SLICE;
@@ -105,7 +106,8 @@ fn head(at: Addr, memory: &mut dyn ReadMemory) -> Vec<u8> {
     bytes
 }
 
-/// Which arena a page says that it is of, with which slice of that it ends, and how many bytes it has: if its `memid` is there.
+/// Which arena a page says that it is of, with which slice of that it ends, and how many bytes it has: if its `memid`
+/// is there.
 fn origin(page: &Page, place: usize) -> Option<(Addr, u64, u64)> {
     let (arena, slices) = (*page.origins.get(place)?, *page.origins.get(place + 1)?);
     let (index, count) = (slices & u64::from(u32::MAX), slices >> 32);

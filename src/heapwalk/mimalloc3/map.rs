@@ -15,7 +15,8 @@ use std::ops::Range;
 const WORDS: u64 = 1 << 13;
 /// What a part has.
 const PART: u64 = 8 * WORDS;
-/// What the words that lead to the parts have, for addresses of 38 to 48 bits: behind them lies the first part, which the first word leads to.
+/// What the words that lead to the parts have, for addresses of 38 to 48 bits: behind them lies the first part, which
+/// the first word leads to.
 const ROOTS: Range<u64> = KERNEL_PAGE..(4 << 20) + 1;
 /// The user's part of the address space.
 const ADDRESSES: Range<u64> = KERNEL_PAGE..1 << 47;
@@ -29,7 +30,8 @@ const SAMPLE: usize = 64;
 const EARLY: usize = 1 << 12;
 /// More pages are not read. They have 64 KiB at least.
 const MAX_PAGES: usize = 1 << 22;
-/// So many words are looked at until a map is found and read: whatever a process has in its memory, that comes to an end.
+/// So many words are looked at until a map is found and read: whatever a process has in its memory, that comes to an
+/// end.
 pub(super) const BUDGET: u64 = 1 << 25;
 /// So many bytes that are read count as a word that is looked at.
 const READ_AS_WORD: u64 = 64;

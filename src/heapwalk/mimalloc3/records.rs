@@ -7,7 +7,8 @@ use super::{KERNEL_PAGE, SLICE, note};
 use crate::addr::Addr;
 use crate::memory::{ReadMemory, word};
 
-/// Members of a record, by their places: `free`; `used`, `capacity`, `reserved`; `local_free`, `xthread_free`, `block_size`, and where the first block is.
+/// Members of a record, by their places: `free`; `used`, `capacity`, `reserved`; `local_free`, `xthread_free`,
+/// `block_size`, and where the first block is.
 const FREE: usize = 8;
 const COUNTS: usize = 16;
 const LOCAL_FREE: usize = 24;
@@ -63,7 +64,8 @@ impl Page {
         let counts = word(bytes, COUNTS)?;
         let count = |place: u32| counts >> (16 * place) & 0xffff;
         let list = |place: usize, mask: u64| word(bytes, place).map(|list| Addr(list & mask));
-        // a lone page may begin a slice before its blocks, with its record; the map has it from there on, or from its blocks on
+        // a lone page may begin a slice before its blocks, with its record; the map has it from there on, or from its
+        // blocks on
         let is_before = record.0.is_multiple_of(SLICE) && record.0 < start && start - record.0 <= SLICE;
         if start / SLICE != slice.0 / SLICE && !(is_before && record == slice) {
             return None;
@@ -115,7 +117,8 @@ impl Page {
     }
 }
 
-/// All pages that the map leads to, ascending. None if there are none. That the map leads to more than was read is told, too.
+/// All pages that the map leads to, ascending. None if there are none. That the map leads to more than was read is
+/// told, too.
 pub(super) fn read(map: &Map, findings: &mut Vec<Finding>, memory: &mut dyn ReadMemory) -> Option<Vec<Page>> {
     if map.is_cut {
         note(findings, Finding { at: map.at, what: Fault::Table, before: None });

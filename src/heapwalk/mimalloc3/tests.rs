@@ -48,7 +48,8 @@ impl Pieces {
         }
     }
 
-    /// A record, `used`, `capacity`, `reserved`, the size of blocks, the first blocks of its lists, and where its memory is from.
+    /// A record, `used`, `capacity`, `reserved`, the size of blocks, the first blocks of its lists, and where its
+    /// memory is from.
     fn record(&mut self, at: u64, start: u64, numbers: [u64; 4], lists: [u64; 3], origin: [u64; 2]) {
         let [used, capacity, reserved, size] = numbers;
         let [free, local, other] = lists;

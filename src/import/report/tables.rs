@@ -68,7 +68,8 @@ impl<'b> Tables<'b> {
                 start: Addr(hex(&module.start)?),
                 end: Addr(hex(&module.end)?),
                 file_offset: 0,
-                // what was found is there, and nothing else can be looked up: the report has no addresses of the process
+                // what was found is there, and nothing else can be looked up: the report has no addresses of the
+                // process
                 symbols: SymbolStatus { functions: true, ..SymbolStatus::default() },
                 debug_package: None,
             });

@@ -3,7 +3,8 @@
 use super::super::budget::{Budget, Exhausted};
 use super::model::{FrameOf, ReportFinding, ReportStep};
 
-/// What an item of a list takes: a text or a frame's number, in a list that grows, and a place in one that is made of it.
+/// What an item of a list takes: a text or a frame's number, in a list that grows, and a place in one that is made of
+/// it.
 const ITEM: usize = 2 * size_of::<String>() + size_of::<FrameOf>();
 
 /// What the smallest possible object takes that becomes a large one, besides its fields: a finding has three at least.
@@ -13,7 +14,8 @@ const OBJECT: usize = {
     if finding > step { finding } else { step }
 };
 
-/// Takes from the budget what reading these bytes as a report takes at most: for each object and each value, and all texts.
+/// Takes from the budget what reading these bytes as a report takes at most: for each object and each value, and all
+/// texts.
 pub(super) fn take(bytes: &[u8], budget: &mut Budget) -> Result<(), Exhausted> {
     let (mut objects, mut items) = (0_usize, 0_usize);
     let (mut in_text, mut escaped) = (false, false);

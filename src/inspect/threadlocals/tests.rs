@@ -111,7 +111,8 @@ fn descriptors_lead_both_ways() {
     assert_eq!(of(0x5500_0000_4000, None), [0u64; 0]);
 }
 
-/// The program has a variable of the name that the library's slot names: the library's block is not where the program's is.
+/// The program has a variable of the name that the library's slot names: the library's block is not where the program's
+/// is.
 #[test]
 fn what_a_symbol_says_may_be_anothers() {
     let program = ThreadLocals { slots: None, module: 0, ..library(Vec::new()) };

@@ -1,5 +1,6 @@
-//! The merge against all interleavings of threads that write rings while it reads, and all values that the memory model lets each of them see
-//! (by loom). The threads do in Rust what the routine does, with its order of stores: the processor's are releases, its loads acquires.
+//! The merge against all interleavings of threads that write rings while it reads, and all values that the memory model
+//! lets each of them see (by loom). The threads do in Rust what the routine does, with its order of stores: the
+//! processor's are releases, its loads acquires.
 
 use super::super::layout::{SEQ, ring_at};
 use super::*;
@@ -92,7 +93,8 @@ impl Shared for Rings {
     }
 }
 
-/// Lets threads write while the rings are looked at twice, and then takes the rest. In the order in which they come: kinds and blocks.
+/// Lets threads write while the rings are looked at twice, and then takes the rest. In the order in which they come:
+/// kinds and blocks.
 fn merged(rings: &Arc<Rings>, threads: Vec<thread::JoinHandle<()>>) -> Vec<(Kind, u64)> {
     let mut merge = Merge::default();
     (0..rings.heads.len()).for_each(|cell| merge.open(cell as u16, 0, RING_LEAST));

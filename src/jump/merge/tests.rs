@@ -74,7 +74,8 @@ fn publish(shared: &Made, cell: u16, key: u64, kind: Kind) {
     shared.set_word(cell_at(cell.into()) + CELL_HEAD, head + 1);
 }
 
-/// The region as the tracer sees it while the program runs: before each of its looks at a head the program makes some steps.
+/// The region as the tracer sees it while the program runs: before each of its looks at a head the program makes some
+/// steps.
 struct Watched<'p> {
     program: &'p RefCell<Program>,
     /// Which threads make a step before each of the looks.
@@ -155,8 +156,8 @@ fn orders(left: &[usize], so_far: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
     }
 }
 
-/// One thread frees the block, another one gets it and frees it: at whatever moments the heads are read, in each order of all steps, the
-/// records come in the order in which the block lived, and all of them come.
+/// One thread frees the block, another one gets it and frees it: at whatever moments the heads are read, in each order
+/// of all steps, the records come in the order in which the block lived, and all of them come.
 #[test]
 fn a_block_s_events_come_in_the_order_of_its_life() {
     let threads = [FREE.to_vec(), [MALLOC, FREE].concat()];
@@ -200,7 +201,8 @@ fn a_number_that_does_not_come_is_passed_over_when_all_must_be_had() {
     assert!(matches!(next(&mut merge, &program.shared), One::Record(0, Record { key: 1, .. })));
 }
 
-/// A thread that was away between its number and its record publishes that while the heads are read: what has waited for it is not taken for nothing.
+/// A thread that was away between its number and its record publishes that while the heads are read: what has waited
+/// for it is not taken for nothing.
 #[test]
 fn a_record_that_comes_between_the_readings_is_looked_for_again() {
     let program = RefCell::new(Program::new(&[FREE.to_vec(), FREE.to_vec()]));
@@ -263,8 +265,9 @@ fn heads() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// Whatever the program writes over cells and records, anywhere in its rings: nothing panics, the number of records taken is bounded, and what is told
-    /// as damaged is not read again. `PROPTEST_CASES=100000 cargo test fuzz_rings` looks for longer.
+    /// Whatever the program writes over cells and records, anywhere in its rings: nothing panics, the number of records
+    /// taken is bounded, and what is told as damaged is not read again. `PROPTEST_CASES=100000 cargo test fuzz_rings`
+    /// looks for longer.
     #[test]
     fn fuzz_rings(
         cells in proptest::collection::vec((0..4u64, 0..128u64, any::<u64>()), 0..40),

@@ -1,4 +1,5 @@
-//! What of memory is glibc's malloc: malloc/malloc.c and malloc/arena.c, the same since glibc 2.3 where it matters here.
+//! What of memory is glibc's malloc: malloc/malloc.c and malloc/arena.c, the same since glibc 2.3 where it matters
+//! here.
 
 use super::pieces::without;
 use super::{ModuleData, RootSources, THREAD_STRUCT, mapping_at};
@@ -10,8 +11,8 @@ use crate::memory::ReadMemory;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A chunk's header: its size in the word before the block, that of the chunk before it (or, if mmapped, the distance to the
-/// start of the mapping) in the word before that.
+/// A chunk's header: its size in the word before the block, that of the chunk before it (or, if mmapped, the distance
+/// to the start of the mapping) in the word before that.
 const SIZE_WORD: u64 = 8;
 const PREV_SIZE_WORD: u64 = 16;
 

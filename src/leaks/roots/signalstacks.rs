@@ -46,8 +46,8 @@ impl SignalStacks {
 
 /// The parts of signal stacks that hold nothing but old words.
 ///
-/// A program may forget to take a stack back from the kernel and use its memory for something else. So one that lies only
-/// in part in a block, or in what is in use of a thread's own stack, is left as it is.
+/// A program may forget to take a stack back from the kernel and use its memory for something else. So one that lies
+/// only in part in a block, or in what is in use of a thread's own stack, is left as it is.
 pub(super) fn unused(sources: &RootSources<'_>, known: &SignalStacks) -> Vec<Range<Addr>> {
     if sources.threads.iter().any(|thread| thread.sp.is_none()) {
         // That one may be on any of them.

@@ -1,7 +1,8 @@
 //! The first instructions of a function, moved out of the way of a jump that takes their place.
 //!
-//! The jump takes [`JUMP_LEN`] bytes. Where the first instruction is shorter, those behind it are moved, too: then no thread may stand between them
-//! when the jump is written, and nothing in the function may jump there. The pad is that of each instruction in a row, without the jumps back in between.
+//! The jump takes [`JUMP_LEN`] bytes. Where the first instruction is shorter, those behind it are moved, too: then no
+//! thread may stand between them when the jump is written, and nothing in the function may jump there. The pad is that
+//! of each instruction in a row, without the jumps back in between.
 
 use super::{OwnCode, PcLocation, Piece, Resume, What};
 use crate::addr::Addr;
@@ -12,7 +13,8 @@ use thiserror::Error;
 /// Bytes of `jmp rel32`.
 pub const JUMP_LEN: usize = 5;
 
-/// The most bytes of a function whose instructions are moved: the last one may be as long as one can be, and begin in the jump's last byte.
+/// The most bytes of a function whose instructions are moved: the last one may be as long as one can be, and begin in
+/// the jump's last byte.
 pub const LONGEST_MOVED: usize = JUMP_LEN - 1 + 15;
 
 /// Why a function gets no jump.
@@ -109,8 +111,8 @@ impl OwnCode {
         self.entries.iter().rev().find(|moved| moved.at == at).map(|moved| moved.end)
     }
 
-    /// Moves the first instructions of the function at `at`, whose whole code is `code`, to `pad`, where `room` bytes are free. They stay there for
-    /// good: a thread in a stub may come to them when nothing else of ours is left.
+    /// Moves the first instructions of the function at `at`, whose whole code is `code`, to `pad`, where `room` bytes
+    /// are free. They stay there for good: a thread in a stub may come to them when nothing else of ours is left.
     ///
     /// # Errors
     /// Why that can't be done.

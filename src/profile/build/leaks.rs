@@ -256,7 +256,8 @@ impl RootNames<'_, '_> {
     }
 }
 
-/// What a path's root is called. `thread_name`: the name of a thread, by its id. `module`: a module's path, and where it is loaded.
+/// What a path's root is called. `thread_name`: the name of a thread, by its id. `module`: a module's path, and where
+/// it is loaded.
 pub fn root_name<'m>(
     path: &Path,
     thread_name: &dyn Fn(i32) -> Option<String>,

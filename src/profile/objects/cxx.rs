@@ -88,7 +88,8 @@ fn constructs(of: &str) -> Told {
     Told::Constructs(object(of))
 }
 
-/// A type's name: that of its elements, if it is an array. What is the same in all, the standard allocator, says nothing.
+/// A type's name: that of its elements, if it is an array. What is the same in all, the standard allocator, says
+/// nothing.
 fn object(of: &str) -> String {
     let name = of.strip_suffix("[]").unwrap_or(of).trim_end();
     let mut name = name.replace("> >", ">>").replace("> >", ">>");

@@ -1,4 +1,5 @@
-//! Rust: the standard library's boxes, vectors and tables, by the names that demanglers give (with the types of generic functions, where symbols or debug information have them).
+//! Rust: the standard library's boxes, vectors and tables, by the names that demanglers give (with the types of generic
+//! functions, where symbols or debug information have them).
 
 use super::Told;
 use super::template::{arguments, first};

@@ -23,7 +23,8 @@ pub(super) fn qualified(name: &str) -> &str {
     start.and_then(|(at, ..)| path.get(at + 1..)).unwrap_or(path)
 }
 
-/// The arguments of a name that begins with `class<`, and what stands behind them: `std::vector<A, B<C>>::push` -> [`A`, `B<C>`], `::push`.
+/// The arguments of a name that begins with `class<`, and what stands behind them: `std::vector<A, B<C>>::push` ->
+/// [`A`, `B<C>`], `::push`.
 pub(super) fn arguments<'a>(name: &'a str, class: &str) -> Option<(Vec<&'a str>, &'a str)> {
     let inside = name.strip_prefix(class)?;
     if !inside.starts_with('<') {

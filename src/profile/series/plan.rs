@@ -21,7 +21,8 @@ pub struct Head {
     interval: u64,
     writer: Writer,
     open: BTreeMap<String, Vec<u32>>,
-    /// What tells one run from others where no session does: its process, and when it began, in milliseconds since 1970.
+    /// What tells one run from others where no session does: its process, and when it began, in milliseconds since
+    /// 1970.
     run: Option<(i32, u128)>,
 }
 
@@ -147,7 +148,8 @@ pub struct Plan {
     pub open: BTreeMap<String, Vec<u32>>,
 }
 
-/// Says what each file contributes. `finals` are the last ones of memory_sampler's; `scale`: different sampling is no error.
+/// Says what each file contributes. `finals` are the last ones of memory_sampler's; `scale`: different sampling is no
+/// error.
 ///
 /// # Errors
 /// [`SeriesError`]: their sum would be wrong.

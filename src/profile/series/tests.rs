@@ -134,7 +134,8 @@ fn sums_that_would_be_wrong_are_refused() {
     assert!(matches!(merged(&[mixed, part(2, true)]), Err(SeriesError::SplitSession { .. })));
 }
 
-/// Snapshots of a run, and its profile at the end, are of one session and have numbers, but each tells all until its moment.
+/// Snapshots of a run, and its profile at the end, are of one session and have numbers, but each tells all until its
+/// moment.
 #[test]
 fn what_is_no_part_of_a_series_is_not_added_to_its_session() {
     let file = |part, last| File { session: 7, part, last, amounts: vec![(0, 1, 2, 1, 2)] }.profile();
@@ -244,7 +245,8 @@ fn files() -> impl Strategy<Value = Vec<File>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Any order and any grouping gives the same file, byte for byte; groupings that would tear a session apart are refused.
+    /// Any order and any grouping gives the same file, byte for byte; groupings that would tear a session apart are
+    /// refused.
     #[test]
     fn order_and_grouping_make_no_difference(
         files in files(),

@@ -1,7 +1,9 @@
-//! What the standard libraries' containers hide: pointers to a common base of nodes, or to bytes, and which of a vector's elements are there.
+//! What the standard libraries' containers hide: pointers to a common base of nodes, or to bytes, and which of a
+//! vector's elements are there.
 //!
-//! The layouts are read of each program's own debug information; only names are known here: of libstdc++ (bits/stl_tree.h, stl_list.h, hashtable_policy.h, stl_vector.h), libc++
-//! (`__tree`, `list`, `__hash_table`, `vector`) and Rust's library (alloc::raw_vec, alloc::collections::btree::node, hashbrown::raw).
+//! The layouts are read of each program's own debug information; only names are known here: of libstdc++
+//! (bits/stl_tree.h, stl_list.h, hashtable_policy.h, stl_vector.h), libc++ (`__tree`, `list`, `__hash_table`, `vector`)
+//! and Rust's library (alloc::raw_vec, alloc::collections::btree::node, hashbrown::raw).
 
 use super::resolve::{Made, Resolver};
 use crate::heaptypes::{Field, Finish, Recast, Shape, TypeId};
@@ -31,7 +33,8 @@ const NODES: [&str; 7] = [
     "std::__1::__hash_node<",
 ];
 
-/// A container with nodes: its name, the place of the elements' type among its arguments, and the nodes' names before and behind that.
+/// A container with nodes: its name, the place of the elements' type among its arguments, and the nodes' names before
+/// and behind that.
 type WithNodes = (&'static str, usize, &'static [(&'static str, &'static str)]);
 
 /// Containers with nodes.
@@ -48,7 +51,8 @@ const WITH_NODES: [WithNodes; 7] = [
 /// What libc++'s `make_shared` allocates, and within it the room for the value.
 const SHARED: [&str; 2] = ["std::__1::__shared_ptr_emplace<", "::_Storage"];
 
-/// Members of vectors: pointers to the first element, behind the last one, and behind the room for more (libc++'s has had two names).
+/// Members of vectors: pointers to the first element, behind the last one, and behind the room for more (libc++'s has
+/// had two names).
 const VECTORS: [[&str; 3]; 3] = [
     ["_M_start", "_M_finish", "_M_end_of_storage"],
     ["__begin_", "__end_", "__end_cap_"],

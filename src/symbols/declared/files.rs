@@ -201,7 +201,8 @@ fn units<'a>(
     found
 }
 
-/// Reads the tables of abbreviations, each once. None reaches into the next one: damaged files may have as many as there are bytes.
+/// Reads the tables of abbreviations, each once. None reaches into the next one: damaged files may have as many as
+/// there are bytes.
 fn abbreviations(
     dwarf: &Dwarf<Slice<'_>>,
     headers: &[UnitHeader<Slice<'_>>],

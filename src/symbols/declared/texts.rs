@@ -1,4 +1,5 @@
-//! Names in debug information. The end of one is looked for no further than the longest may be: in a damaged file it may be as far as the section reaches, for each name again.
+//! Names in debug information. The end of one is looked for no further than the longest may be: in a damaged file it
+//! may be as far as the section reaches, for each name again.
 
 use crate::symbols::demangle::LONGEST_NAME;
 use crate::symbols::dwarfsections::Slice;

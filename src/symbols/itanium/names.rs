@@ -46,8 +46,8 @@ struct Found {
 }
 
 impl<'a> Parser<'a> {
-    /// A function with its parameters, a variable, or something that the compiler has made. Within another name the return type
-    /// is left out.
+    /// A function with its parameters, a variable, or something that the compiler has made. Within another name the
+    /// return type is left out.
     pub(super) fn encoding(&mut self, is_whole: bool) -> Option<Id> {
         self.deeper(|parser| {
             let params = std::mem::take(&mut parser.params);
@@ -488,8 +488,8 @@ impl<'a> Parser<'a> {
         Some(id)
     }
 
-    /// `id` as it is to be read here: a substitution repeats text, and in another function or lambda its template parameters
-    /// are others.
+    /// `id` as it is to be read here: a substitution repeats text, and in another function or lambda its template
+    /// parameters are others.
     fn reread(&mut self, id: Id) -> Option<Id> {
         let mut copies = HashMap::new();
         self.reread_part(id, &mut copies)

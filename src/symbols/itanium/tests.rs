@@ -48,8 +48,9 @@ fn libraries(prefix: &str) -> Vec<PathBuf> {
     files
 }
 
-/// All names of libstdc++, libLLVM and libclang: 99.9 of 100 at the least. (Seen: 5,864 of 5,864 in libstdc++ 12; 38,055 of
-/// 38,055 in libLLVM 14. Where an empty pack stands between other arguments, c++filt writes a comma too many.)
+/// All names of libstdc++, libLLVM and libclang: 99.9 of 100 at the least. (Seen: 5,864 of 5,864 in libstdc++ 12;
+/// 38,055 of 38,055 in libLLVM 14. Where an empty pack stands between other arguments, c++filt writes a comma too
+/// many.)
 #[test]
 fn names_are_those_of_cxxfilt() {
     for prefix in ["libstdc++.so.6", "libLLVM", "libclang-cpp.so"] {

@@ -1,5 +1,5 @@
-//! The same program with its debug information in every form and place that tools give it: the answers are those for the
-//! plain build, which are compared with addr2line's.
+//! The same program with its debug information in every form and place that tools give it: the answers are those for
+//! the plain build, which are compared with addr2line's.
 
 use super::*;
 

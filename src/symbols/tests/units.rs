@@ -9,7 +9,8 @@ const UNITS: usize = 100;
 /// The functions that are asked about; main is in unit 0.
 const ASKED: [&str; 3] = ["outer_99", "outer_42", "main"];
 
-/// Builds a program of [`UNITS`] units, each with an inlined call, and a function that stands apart and that link-time optimization moves into another unit.
+/// Builds a program of [`UNITS`] units, each with an inlined call, and a function that stands apart and that link-time
+/// optimization moves into another unit.
 fn build(dir: &TempDir, name: &str, options: &[&str]) -> PathBuf {
     let program = dir.join(name);
     let mut arguments = vec!["-g".to_owned(), "-O2".into(), "-o".into(), program.display().to_string()];
@@ -251,7 +252,8 @@ fn wrong_ranges_of_units_hide_nothing() {
     let bytes = fs::read(&program).unwrap();
     let elf = Elf::parse(&bytes).unwrap();
     let mut moved = elf.section_data(".debug_aranges").unwrap().unwrap().into_owned();
-    // each set: its length, a head that is 16 bytes with that, and pairs of an address and a length, up to a pair of zeros
+    // each set: its length, a head that is 16 bytes with that, and pairs of an address and a length, up to a pair of
+    // zeros
     let mut rest = &mut moved[..];
     while let Some((length, _)) = rest.split_first_chunk() {
         let (set, behind) = rest.split_at_mut(4 + u32::from_le_bytes(*length) as usize);

@@ -170,7 +170,8 @@ pub(super) fn parent_process(record: &EventRecord<'_>) -> Option<u64> {
     }
 }
 
-/// The event that a record tells of; None for such as a newer writer may tell of. `open` are the process's reallocs in progress.
+/// The event that a record tells of; None for such as a newer writer may tell of. `open` are the process's reallocs in
+/// progress.
 pub(super) fn read(record: &EventRecord<'_>, open: &mut OpenReallocs) -> Result<Option<EventKind>, EventError> {
     let word = if record.category.word == Some(Word::Heap) { record.name.word } else { record.category.word };
     let Some(event) = word else { return Ok(None) };

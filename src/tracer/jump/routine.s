@@ -1,8 +1,9 @@
 # The routine of the jump engine: what a thread does at an allocator call, in its own process, without a stop.
 #
-# It lies at the beginning of the code region, is copied there from our own image, and finds the state page at a fixed distance. A stub of
-# each wrapped function (jump/stub.rs) calls `enter` before the function runs, and `leave` behind it. Where blocks are sampled, stubs of malloc and of functions that only give
-# back call `fast_malloc` or `fast_free` in place of `enter`:
+# It lies at the beginning of the code region, is copied there from our own image, and finds the state page at a fixed
+# distance. A stub of each wrapped function (jump/stub.rs) calls `enter` before the function runs, and `leave` behind
+# it. Where blocks are sampled, stubs of malloc and of functions that only give back call `fast_malloc` or `fast_free`
+# in place of `enter`:
 #
 #     stub:   active = 0?  -> original          the patch over the function's first instruction jumps here
 #             push rax                          the save area begins
@@ -31,9 +32,9 @@
 #      28  with what interval the call is picked, COUNTED, or CHANGED
 #      32  r11   40  r10   48  r9   88  rcx
 #
-# No vector register, no system call, no call of anything else; flags are not kept, the direction flag is not touched. What the program may
-# write to (all of the shared region) is checked before it serves as an address. jump/undo.rs knows each instruction from `long` to the end by its
-# place between the labels: a change here is a change there.
+# No vector register, no system call, no call of anything else; flags are not kept, the direction flag is not touched.
+# What the program may write to (all of the shared region) is checked before it serves as an address. jump/undo.rs knows
+# each instruction from `long` to the end by its place between the labels: a change here is a change there.
 
     .pushsection .text.heaptrace_jump, "ax", @progbits
     .p2align 6
@@ -153,8 +154,8 @@ heaptrace_jump_hash:
 45:
     .endm
 
-    # From the stack ecx, whose node is at r9, to that of its caller at rsi (not 0): by the node's hint, or by the index. Goes to \missed if there is
-    # none. Changes rax, rdx, r8.
+    # From the stack ecx, whose node is at r9, to that of its caller at rsi (not 0): by the node's hint, or by the
+    # index. Goes to \missed if there is none. Changes rax, rdx, r8.
     .macro look_up missed
     mov r8d, dword ptr [r9 + {NODE_HINT}]
     cmp r8d, {NODES}
@@ -209,8 +210,9 @@ heaptrace_jump_hash:
 39:
     .endm
 
-    # From the frame whose rule begins at \at + \rule to its caller's: rdi = stack pointer, [rsp] = rbp, r10 = the stack's last word. Sets these, and rsi to the return
-    # address. Jumps to \ended where the rule is that the walk ends, to \missed where the stack is not as the rule says. Changes rax, \words.
+    # From the frame whose rule begins at \at + \rule to its caller's: rdi = stack pointer, [rsp] = rbp, r10 = the
+    # stack's last word. Sets these, and rsi to the return address. Jumps to \ended where the rule is that the walk
+    # ends, to \missed where the stack is not as the rule says. Changes rax, \words.
     .macro find_caller at, rule, words, ended, missed
     movzx eax, byte ptr [\at + \rule]
     movsx \words, word ptr [\at + \rule + {TO_RBP}]
@@ -341,10 +343,12 @@ heaptrace_jump_hash:
 
 # ---------------------------------------------------------------- before the function
 
-# Where blocks are sampled: a call whose block is not picked, of a thread that is recorded and has no other call in progress, is counted and passed through here, as `enter` would do
-# it. All others go on to `enter`. The stack by offset from rsp: 0 rdx, 8 rcx, 16 return address into the stub, 24 rax, 32 the slot.
+# Where blocks are sampled: a call whose block is not picked, of a thread that is recorded and has no other call in
+# progress, is counted and passed through here, as `enter` would do it. All others go on to `enter`. The stack by offset
+# from rsp: 0 rdx, 8 rcx, 16 return address into the stub, 24 rax, 32 the slot.
 
-    # rax = the shared region, rcx = the cell of this thread, whose calls are recorded, and which has no frame. Goes on to `enter` without one. Changes rdx.
+    # rax = the shared region, rcx = the cell of this thread, whose calls are recorded, and which has no frame. Goes on
+    # to `enter` without one. Changes rdx.
     .macro find_idle_cell
     push rcx
     push rdx
@@ -472,7 +476,8 @@ heaptrace_jump_enter_body:
     test ecx, ecx
     jnz enter_nested
 
-    # --- the walk: rdi = stack pointer, rsi = return address, ecx = node so far, r9 = where that is, r10 = the stack's last word
+    # --- the walk: rdi = stack pointer, rsi = return address, ecx = node so far, r9 = where that is, r10 = the stack's
+    # last word
 enter_walk:
     cmp dword ptr [r11 + {SAMPLED}], 0
     jne enter_sampled
@@ -1640,8 +1645,9 @@ leave_out:
     mov rdx, qword ptr [rdi]
     mov qword ptr [r8 + {RECORD_OUT}], rdx
     jmp leave_block
-    # rdi = the block that was passed in, if one was, rsi = the frame's word, rdx = the block that comes out: before anybody can give it back. Who is interrupted
-    # here is done with by the tracer, which does all of it once more: at worst an address is there too often.
+    # rdi = the block that was passed in, if one was, rsi = the frame's word, rdx = the block that comes out: before
+    # anybody can give it back. Who is interrupted here is done with by the tracer, which does all of it once more: at
+    # worst an address is there too often.
 leave_sampled:
     test rdx, rdx
     jz leave_release

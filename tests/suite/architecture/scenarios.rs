@@ -1,4 +1,5 @@
-//! tests/SCENARIOS.md is the list that tests are named by: each id in a test's name stands there, and each that stands there is tried.
+//! tests/SCENARIOS.md is the list that tests are named by: each id in a test's name stands there, and each that stands
+//! there is tried.
 
 use super::{package, rust_files, without_texts};
 use std::collections::BTreeMap;

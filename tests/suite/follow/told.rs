@@ -3,7 +3,8 @@
 use super::Tree;
 use crate::support::program::Program;
 
-/// A first process that is not chosen has no file; of the chosen ones' files that one is recommended which has most in it.
+/// A first process that is not chosen has no file; of the chosen ones' files that one is recommended which has most in
+/// it.
 #[test]
 fn an_unchosen_first_process_has_no_file() {
     let script = "cat /dev/null; sort /dev/null; cat /dev/null";

@@ -1,4 +1,5 @@
-//! Copies of processes: that of a traced one is not seen by anybody, and where there can be none the process itself is read.
+//! Copies of processes: that of a traced one is not seen by anybody, and where there can be none the process itself is
+//! read.
 
 use super::{HEAPTRACE, children, heap};
 use crate::support::procfs;
@@ -28,7 +29,8 @@ fn assert_well(running: &mut Running, what: &str) {
     assert_eq!(running.line(), "well", "{what}");
 }
 
-/// A traced process stands only to be copied, too. It gets no signal for that, sees no child, and none is left; the copy counts as no child of its.
+/// A traced process stands only to be copied, too. It gets no signal for that, sees no child, and none is left; the
+/// copy counts as no child of its.
 #[test]
 fn a_traced_process_is_copied_and_nothing_is_left_of_it() {
     for options in TRACINGS {
@@ -140,7 +142,8 @@ fn no_system_call_of_a_traced_process_is_made_twice() {
     assert_eq!(wrong, None, "of {} numbers", bytes.len() / 8);
 }
 
-/// What is asked of a process that there can be no copy of, or none that has all: the process itself is read, and is well. `in_heap`: `heap` needs no more than a copy has.
+/// What is asked of a process that there can be no copy of, or none that has all: the process itself is read, and is
+/// well. `in_heap`: `heap` needs no more than a copy has.
 fn assert_read(program: &Program, what: &str, in_heap: bool) {
     let assert_answer = |answer: &Value, copied: &Value| {
         assert_eq!(copied, false, "{what}: {answer}");

@@ -1,4 +1,5 @@
-//! What a program does while a copy of it is read that nobody traces: it need not know, and the copy is in the way of nothing.
+//! What a program does while a copy of it is read that nobody traces: it need not know, and the copy is in the way of
+//! nothing.
 
 use super::HEAPTRACE;
 use crate::support::procfs;
@@ -71,7 +72,8 @@ fn share(what: i32, one: i32, other: i32) -> bool {
     compared == 0
 }
 
-/// A filter that comes while the copy is read would end the program for the call that takes the copy's status: no such call is made, and the answer says what is left.
+/// A filter that comes while the copy is read would end the program for the call that takes the copy's status: no such
+/// call is made, and the answer says what is left.
 #[test]
 fn a_filter_that_comes_while_a_copy_is_read_is_not_met() {
     for question in QUESTIONS {
@@ -90,8 +92,8 @@ fn a_filter_that_comes_while_a_copy_is_read_is_not_met() {
     }
 }
 
-/// The copy has no open file, and shares neither the table of these nor working folder and umask. So the program's port is free when the program has ended, even while heaptrace stands; the
-/// copy then ends with it, and there is no answer.
+/// The copy has no open file, and shares neither the table of these nor working folder and umask. So the program's port
+/// is free when the program has ended, even while heaptrace stands; the copy then ends with it, and there is no answer.
 #[test]
 fn a_copy_holds_nothing_of_its_program_and_ends_with_it() {
     const KCMP_FILES: i32 = 2;
@@ -114,7 +116,8 @@ fn a_copy_holds_nothing_of_its_program_and_ends_with_it() {
     }
 }
 
-/// While another tracer has the program its status can't be taken: that is told, and the other one, if it is a heaptrace, takes it when it goes, and else the next heaptrace that asks.
+/// While another tracer has the program its status can't be taken: that is told, and the other one, if it is a
+/// heaptrace, takes it when it goes, and else the next heaptrace that asks.
 #[test]
 fn the_status_of_a_copy_is_taken_later_where_another_tracer_comes() {
     for other in ["heaptrace", "gdb"] {

@@ -20,8 +20,8 @@ fn copies(pid: i32) -> (Vec<i32>, Vec<i32>) {
     children.partition(|child| !matches!(procfs::state(*child), None | Some('Z' | 'X')))
 }
 
-/// A process that executes itself again and again while it is asked goes on, and each answer is one, or says why there is none. The statuses of copies that an exec has left are taken when the next
-/// one is made: they do not pile up.
+/// A process that executes itself again and again while it is asked goes on, and each answer is one, or says why there
+/// is none. The statuses of copies that an exec has left are taken when the next one is made: they do not pile up.
 #[test]
 fn a_process_that_executes_while_it_is_copied_goes_on() {
     for engine in ["trap", "jump"] {
@@ -48,7 +48,8 @@ fn a_process_that_executes_while_it_is_copied_goes_on() {
     }
 }
 
-/// heaptrace is killed at any moment while a copy is made, read and ended: the process lives, sees nothing of it, and no copy of it lives.
+/// heaptrace is killed at any moment while a copy is made, read and ended: the process lives, sees nothing of it, and
+/// no copy of it lives.
 #[test]
 fn a_process_whose_tracer_is_killed_while_it_is_copied_lives() {
     for round in 0..super::super::rounds(24) {
@@ -77,7 +78,8 @@ fn a_process_whose_tracer_is_killed_while_it_is_copied_lives() {
     }
 }
 
-/// Who makes a copy is told to stop just then, or the copy dies: the process itself is read, it does what it was told, and no zombie is left.
+/// Who makes a copy is told to stop just then, or the copy dies: the process itself is read, it does what it was told,
+/// and no zombie is left.
 #[test]
 fn a_copy_that_is_of_no_use_leaves_nothing() {
     for (order, question) in

@@ -63,7 +63,8 @@ fn a_busy_process_with_jemalloc_is_looked_at_and_lives() {
     super::super::attach::assert_victim_well(victim, pid);
 }
 
-/// redis-server, filled with known keys: their values are there, each in a block of its class; the sum is what the server counts.
+/// redis-server, filled with known keys: their values are there, each in a block of its class; the sum is what the
+/// server counts.
 #[test]
 fn the_blocks_of_redis_are_those_that_it_counts() {
     const KEYS: u64 = 20_000;

@@ -22,7 +22,8 @@ fn each_block_of_mimalloc_3_is_found() {
     }
 }
 
-/// What threads leave that have ended, blocks with large alignments and huge ones, and blocks of any thread that others have freed.
+/// What threads leave that have ended, blocks with large alignments and huge ones, and blocks of any thread that others
+/// have freed.
 #[test]
 fn what_ended_threads_leave_is_found() {
     for library in libraries() {

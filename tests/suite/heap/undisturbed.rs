@@ -1,4 +1,5 @@
-//! What `heap` and `leaks` do to a process besides looking: its waits end in time, and it does not stand longer because heaptrace is stopped.
+//! What `heap` and `leaks` do to a process besides looking: its waits end in time, and it does not stand longer because
+//! heaptrace is stopped.
 
 use super::HEAPTRACE;
 use crate::support::procfs;
@@ -63,8 +64,8 @@ const TIMED: [&[&str]; 10] = [
 const KERNELS: [&str; 9] =
     ["poll", "select", "nanosleep", "futex", "ppoll", "pselect", "clock_nanosleep", "futex_waitv", "mq_timedreceive"];
 
-/// A wait with a limit of time that the kernel does not take up again goes on with what is left: it ends in time, however
-/// often the process is asked.
+/// A wait with a limit of time that the kernel does not take up again goes on with what is left: it ends in time,
+/// however often the process is asked.
 #[test]
 fn waits_end_in_time_however_often_a_process_is_asked() {
     for question in [&["leaks"][..], &["heap", "--no-types"], &["attach", "--existing", "--duration", "50ms", "-q"]] {

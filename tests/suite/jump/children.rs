@@ -26,7 +26,8 @@ fn j35_a_thread_executes_a_program_amid_others() {
     }
 }
 
-/// J35: the program that is executed has other rights (set-user-ID). It has them, as without heaptrace where that may trace all users' processes, and is on the engine.
+/// J35: the program that is executed has other rights (set-user-ID). It has them, as without heaptrace where that may
+/// trace all users' processes, and is on the engine.
 #[test]
 fn j35_a_program_with_other_rights_is_executed() {
     let program = Program::fixture("exec_rights");
@@ -50,7 +51,8 @@ fn j35_a_program_with_other_rights_is_executed() {
     traced.report.assert_no_anomaly();
 }
 
-/// J36: children that execute another program at once get no mapping from heaptrace, and keep none of their parent's shared memory.
+/// J36: children that execute another program at once get no mapping from heaptrace, and keep none of their parent's
+/// shared memory.
 #[test]
 fn j36_children_that_execute_at_once_get_no_mapping() {
     let program = Program::fixture("execs_at_once").args(["/memfd:heaptrace"]);
@@ -67,8 +69,9 @@ fn j36_children_that_execute_at_once_get_no_mapping() {
     assert_well(&traced);
 }
 
-/// J37: children in vfork, amid threads that allocate, ask for their parent as tracer. They get it, and no signal before their exec: what they call until then, in code that is their parent's, is
-/// that code as it was. What others allocate meanwhile is not seen, which is told; of all else nothing is missing.
+/// J37: children in vfork, amid threads that allocate, ask for their parent as tracer. They get it, and no signal
+/// before their exec: what they call until then, in code that is their parent's, is that code as it was. What others
+/// allocate meanwhile is not seen, which is told; of all else nothing is missing.
 #[test]
 fn j37_children_in_vfork_get_their_parents_as_tracers() {
     let program = Program::fixture("traceme_in_vfork").stays_on_trap("threads have run while a child was let go");

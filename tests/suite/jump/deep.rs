@@ -5,8 +5,9 @@ use super::{assert_same, by};
 use crate::support::fixtures;
 use crate::support::program::Program;
 
-/// 4,096 ways of 130 frames, on which malloc and free are called: some million frames of different stacks. What has no room is found all the same: threads
-/// hand each stack over once, not at each call, and no stack gets another one's calls.
+/// 4,096 ways of 130 frames, on which malloc and free are called: some million frames of different stacks. What has no
+/// room is found all the same: threads hand each stack over once, not at each call, and no stack gets another one's
+/// calls.
 #[test]
 fn stacks_beyond_the_room_are_handed_over_once() {
     const LEVELS: u32 = 12;

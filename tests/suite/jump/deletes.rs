@@ -11,7 +11,8 @@ fn findings(report: &Value) -> Vec<String> {
     all
 }
 
-/// Forty thousand calls of operators, half of them sized deletes: nearly none stops, what is told wrong is found as by the trap engine, and nobody speaks of coroutines.
+/// Forty thousand calls of operators, half of them sized deletes: nearly none stops, what is told wrong is found as by
+/// the trap engine, and nobody speaks of coroutines.
 #[test]
 fn sized_deletes_are_recorded_without_stops() {
     let program = Program::fixture("deletes");

@@ -19,7 +19,8 @@ fn assert_blocks(traced: &Traced) {
     assert_eq!(traced.report.anomaly("unknown_frees"), 0, "{}", traced.ended.stderr);
 }
 
-/// A malloc that is re-entered behind its first instruction, by whatever way, is left to stops, and told: the program runs as without heaptrace.
+/// A malloc that is re-entered behind its first instruction, by whatever way, is left to stops, and told: the program
+/// runs as without heaptrace.
 #[test]
 fn a_function_that_is_entered_behind_its_first_instruction_is_left_at_stops() {
     let computed = "computed addresses";

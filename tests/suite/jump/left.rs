@@ -1,4 +1,5 @@
-//! What a detach leaves of the jump engine's memory: nothing, where no thread can return through it; and what a process that has some is told.
+//! What a detach leaves of the jump engine's memory: nothing, where no thread can return through it; and what a process
+//! that has some is told.
 
 use crate::support::procfs;
 use crate::support::program::Program;
@@ -14,7 +15,8 @@ pub fn added(pid: i32) -> Vec<String> {
     maps.lines().filter(is_added).map(str::to_owned).collect()
 }
 
-/// A thread sleeps in a call whose return address is ours. The detach puts its own back, and unmaps what it would have returned through.
+/// A thread sleeps in a call whose return address is ours. The detach puts its own back, and unmaps what it would have
+/// returned through.
 #[test]
 fn a_call_in_progress_returns_when_all_is_unmapped() {
     let program = Program::fixture("held_call");

@@ -20,7 +20,8 @@ fn all(arguments: [&str; 2]) -> Vec<Program> {
     preloaded.into_iter().chain([built_in]).collect()
 }
 
-/// Calls of the operators are recorded without stops, exceptions leave them as they would without heaptrace, and both engines tell the same.
+/// Calls of the operators are recorded without stops, exceptions leave them as they would without heaptrace, and both
+/// engines tell the same.
 #[test]
 fn j26_operators_that_throw_are_recorded() {
     for program in all(["4000", "0"]) {
@@ -53,7 +54,8 @@ fn j27_other_exceptions_make_no_stop() {
     }
 }
 
-/// A library that throws by an unwinder of its own, which has no name, leaves its operators to the trap engine, and the summary says so.
+/// A library that throws by an unwinder of its own, which has no name, leaves its operators to the trap engine, and the
+/// summary says so.
 #[test]
 fn j28_an_unwinder_without_a_name_is_told() {
     let jemalloc = installed("libjemalloc_pic.a");

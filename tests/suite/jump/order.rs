@@ -5,8 +5,8 @@ use crate::suite::counts::assert_sites;
 use crate::support::program::{Program, Traced};
 use crate::support::report::functions_of;
 
-/// J03: two threads get one address in turn, 100,000 times each, and hand it over by malloc and free alone: no call is lost, no free is a double
-/// one, and never are there two of that block.
+/// J03: two threads get one address in turn, 100,000 times each, and hand it over by malloc and free alone: no call is
+/// lost, no free is a double one, and never are there two of that block.
 #[test]
 fn j03_one_address_is_traded_by_two_threads() {
     let program = Program::fixture("one_address")
@@ -26,8 +26,8 @@ fn j03_one_address_is_traded_by_two_threads() {
     report.assert_consistent();
 }
 
-/// J08: the same where one of the threads gets it by a function that stays with the trap engine: what that one's stops tell comes behind what the other
-/// thread's ring tells of before.
+/// J08: the same where one of the threads gets it by a function that stays with the trap engine: what that one's stops
+/// tell comes behind what the other thread's ring tells of before.
 #[test]
 fn j08_functions_of_both_engines_keep_their_order() {
     let program = Program::fixture("one_address")
@@ -69,8 +69,8 @@ fn j04_a_bounded_queue_keeps_its_bound() {
     report.assert_consistent();
 }
 
-/// J05: on one CPU a thread is left standing wherever it is, in the midst of what it records too, while another one that runs before all others allocates.
-/// Both come to their ends, and no call is lost.
+/// J05: on one CPU a thread is left standing wherever it is, in the midst of what it records too, while another one
+/// that runs before all others allocates. Both come to their ends, and no call is lost.
 #[test]
 fn j05_a_thread_is_preempted_anywhere() {
     let program = Program::fixture("preempted");
@@ -99,7 +99,8 @@ pub(super) fn assert_each_way(traced: &Traced, levels: u32, calls: u64) {
     assert_eq!(ways, 1 << levels);
 }
 
-/// J15: four threads come to 8,192 new stacks each in an order of its own, while the index that these are looked up in is made anew, larger. Each of them has its calls, and no others.
+/// J15: four threads come to 8,192 new stacks each in an order of its own, while the index that these are looked up in
+/// is made anew, larger. Each of them has its calls, and no others.
 #[test]
 fn j15_many_new_stacks_while_the_index_grows() {
     const LEVELS: u32 = 13;

@@ -67,7 +67,8 @@ fn j01_real_programs_have_the_same_profile() {
     assert_same(&Program::new("/usr/bin/python3").args(["-S", "-c", script]).env("PYTHONHASHSEED", "0"), &[]);
 }
 
-/// The same for a program whose runs differ in little by themselves: of some runs by each engine, two are the same in all.
+/// The same for a program whose runs differ in little by themselves: of some runs by each engine, two are the same in
+/// all.
 fn assert_same_at_times(program: &Program) {
     let (mut traps, mut jumps) = (Vec::new(), Vec::new());
     for _ in 0..6 {
@@ -90,7 +91,8 @@ fn j01_xmllint_has_the_same_profile() {
     assert_same_at_times(&program);
 }
 
-/// The C compiler itself. Its garbage collector asks for what depends on where its memory lies: always at the same place here. A few bytes differ all the same.
+/// The C compiler itself. Its garbage collector asks for what depends on where its memory lies: always at the same
+/// place here. A few bytes differ all the same.
 #[test]
 fn j01_a_compiler_has_the_same_profile() {
     if !Command::new("setarch").args(["-R", "/bin/true"]).status().unwrap().success() {

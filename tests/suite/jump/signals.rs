@@ -8,7 +8,8 @@ use crate::support::{fixtures, procfs};
 use nix::sys::signal::Signal;
 use std::os::unix::process::ExitStatusExt;
 
-/// J19: a thousand signals a second in a loop of malloc and free: each backtrace() in the handler leads to where it was called from, by frames of modules only.
+/// J19: a thousand signals a second in a loop of malloc and free: each backtrace() in the handler leads to where it was
+/// called from, by frames of modules only.
 #[test]
 fn j19_a_handlers_backtrace_is_whole() {
     let program = Program::fixture("backtrace_in_handler");
@@ -66,7 +67,8 @@ fn j21_queued_signals_keep_their_order_and_what_they_carry() {
     }
 }
 
-/// J24: threads are cancelled wherever they are. They are unwound to their cleanup handlers, and of each one call at most is not known to have been made.
+/// J24: threads are cancelled wherever they are. They are unwound to their cleanup handlers, and of each one call at
+/// most is not known to have been made.
 #[test]
 fn j24_threads_are_cancelled_anywhere() {
     const THREADS: u64 = 300;
@@ -90,7 +92,8 @@ fn j24_threads_are_cancelled_anywhere() {
     report.assert_consistent();
 }
 
-/// J24: a process is stopped and continued sixty times in the midst of its calls. Each thread goes on each time, the handler of SIGCONT runs once each time.
+/// J24: a process is stopped and continued sixty times in the midst of its calls. Each thread goes on each time, the
+/// handler of SIGCONT runs once each time.
 #[test]
 fn j24_a_process_is_stopped_and_continued() {
     let program = Program::fixture("stopped_and_continued");
@@ -128,8 +131,9 @@ fn j23_an_abort_in_free_says_the_same() {
     assert_eq!(traced.report.anomaly("lost"), 0);
 }
 
-/// J25: a program with all signals blocked, and a handler for SIGTRAP, comes to new stacks and fills its ring while heaptrace stands still: the stop that the engine asks
-/// for by int3 waits for heaptrace, and neither the mask nor the handler notices.
+/// J25: a program with all signals blocked, and a handler for SIGTRAP, comes to new stacks and fills its ring while
+/// heaptrace stands still: the stop that the engine asks for by int3 waits for heaptrace, and neither the mask nor the
+/// handler notices.
 #[test]
 fn j25_all_signals_are_blocked() {
     for mode in ["handled", "blocked", "alone", "ignored"] {

@@ -17,8 +17,8 @@ fn j09_a_small_signal_stack_is_large_enough() {
     traced.report.assert_no_anomaly();
 }
 
-/// J10: a program that has come to the end of its stack, and is helped out by its handler, has come as deep as without heaptrace. No call is missing: neither there nor
-/// afterwards.
+/// J10: a program that has come to the end of its stack, and is helped out by its handler, has come as deep as without
+/// heaptrace. No call is missing: neither there nor afterwards.
 #[test]
 fn j10_the_end_of_the_stack_is_where_it_was() {
     let program = Program::fixture("to_the_guard");
@@ -72,7 +72,8 @@ fn j12_j17_stacks_of_all_shapes_are_the_same() {
     }
 }
 
-/// J17: above a frame that is too large to be copied, calls at one place ask once: with the stacks of frees and without them.
+/// J17: above a frame that is too large to be copied, calls at one place ask once: with the stacks of frees and without
+/// them.
 #[test]
 fn j17_calls_above_a_large_frame_need_no_stops() {
     let program = Program::fixture("large_frame");
@@ -101,7 +102,8 @@ fn j12_deep_recursion_is_counted() {
     assert_eq!(report.anomaly("lost"), 0);
 }
 
-/// J13: 1,000 fibers, whose stacks begin elsewhere than the thread's, and fibers that leave malloc in its midst and return from it on another thread.
+/// J13: 1,000 fibers, whose stacks begin elsewhere than the thread's, and fibers that leave malloc in its midst and
+/// return from it on another thread.
 #[test]
 fn j13_fibers_go_on_where_they_are_resumed() {
     let bump = fixtures::library("bump");

@@ -11,7 +11,8 @@ use crate::support::program::Program;
 use crate::support::report::Report;
 use std::path::Path;
 
-/// J38: system calls are filtered after the process came to the engine. It survives, also new places, new threads and a detach, and nothing is missing.
+/// J38: system calls are filtered after the process came to the engine. It survives, also new places, new threads and a
+/// detach, and nothing is missing.
 #[test]
 fn j38_a_filter_comes_later() {
     for filter in ["executable", "unknown"] {
@@ -33,7 +34,8 @@ fn j38_a_filtered_process_is_let_go() {
         let mut running = program.start_traced(&["--engine", "jump"]);
         let pid: i32 = running.value("ready").parse().unwrap();
         procfs::order(pid, "detach");
-        // What stands in for the default action of SIGTRAP stays, as it can't be taken out by a system call: it lies in the program's own file.
+        // What stands in for the default action of SIGTRAP stays, as it can't be taken out by a system call: it lies in
+        // the program's own file.
         let is_clean = || {
             let is_library = |path: &Path| path.to_string_lossy().contains("libc");
             procfs::text_differences(pid).iter().all(|(path, _)| !is_library(path))
@@ -50,8 +52,8 @@ fn j38_a_filtered_process_is_let_go() {
     }
 }
 
-/// J40: a program unmaps what it does not know, the engine's memory among it. It goes on, its handler sees no fault, and all of its calls are seen: from then on at stops, which
-/// is told.
+/// J40: a program unmaps what it does not know, the engine's memory among it. It goes on, its handler sees no fault,
+/// and all of its calls are seen: from then on at stops, which is told.
 #[test]
 fn j40_what_is_ours_is_unmapped() {
     for what in ["shared", "code", "all"] {
@@ -111,7 +113,8 @@ fn j48_blocks_named_by_the_engine_alone_are_lost() {
     assert_eq!(reachable, Amount { blocks: 20, bytes: 20 * 70 });
 }
 
-/// J33, J34: children that are forked while others allocate have their own calls, all of them; those of children in vfork are the parent's.
+/// J33, J34: children that are forked while others allocate have their own calls, all of them; those of children in
+/// vfork are the parent's.
 #[test]
 fn j33_j34_children_are_counted_exactly() {
     const FIGURES: [&str; 4] = ["allocations", "frees", "bytes_allocated", "bytes_freed"];
@@ -121,7 +124,8 @@ fn j33_j34_children_are_counted_exactly() {
     assert_eq!(traced.report.site_sum(&["borrower_allocate"], "/freed/objects"), 100);
     traced.report.assert_no_anomaly();
 
-    // the threads have just ended when the children in vfork come: one of these was taken for a process of its own now and then
+    // the threads have just ended when the children in vfork come: one of these was taken for a process of its own now
+    // and then
     let each = program.outside("each.%p.json");
     let ended = program.start_traced(&["--engine", "jump", "-f", "-o", each.to_str().unwrap()]).wait();
     let traced = program.collect(ended);
@@ -153,7 +157,8 @@ fn j33_j34_children_are_counted_exactly() {
     assert_eq!(children, 3);
 }
 
-/// J43: where the kernel has no membarrier(2), the code of eight threads that are in the midst of it is changed and restored all the same, by waiting.
+/// J43: where the kernel has no membarrier(2), the code of eight threads that are in the midst of it is changed and
+/// restored all the same, by waiting.
 #[test]
 fn j43_code_is_changed_without_membarrier() {
     let program = Program::fixture("victim").args(["8"]);

@@ -1,4 +1,5 @@
-//! J39: processes in which there is little room. They are on the jump engine, or with the trap engine, which is told; none ends for want of what heaptrace has taken.
+//! J39: processes in which there is little room. They are on the jump engine, or with the trap engine, which is told;
+//! none ends for want of what heaptrace has taken.
 
 use super::by;
 use crate::suite::counts::{TOTALS, assert_sites};
@@ -92,7 +93,8 @@ fn j39_a_process_on_the_engine_locks_its_memory() {
     }
 }
 
-/// The process locks all memory as it comes: the kernel must not allocate for good what the engine maps, more than a control group has, or more than its user may lock.
+/// The process locks all memory as it comes: the kernel must not allocate for good what the engine maps, more than a
+/// control group has, or more than its user may lock.
 #[test]
 fn j39_a_process_that_locks_its_memory_is_not_killed() {
     let limit = 32 << 20;

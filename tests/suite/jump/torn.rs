@@ -5,8 +5,8 @@ use crate::suite::counts::assert_sites;
 use crate::support::program::Program;
 use crate::support::report::functions_of;
 
-/// J14: unwind tables lie, words of the stack are no addresses, a page of the stack can't be read. The program goes on and no call is missing; each has its innermost frames, and
-/// those below which nothing is wrong have all.
+/// J14: unwind tables lie, words of the stack are no addresses, a page of the stack can't be read. The program goes on
+/// and no call is missing; each has its innermost frames, and those below which nothing is wrong have all.
 #[test]
 fn j14_stacks_that_lie_are_survived() {
     const WORDS: u64 = 25;
@@ -44,7 +44,8 @@ fn j14_stacks_that_lie_are_survived() {
     }
 }
 
-/// J11: code that keeps values in rbp, and passes return addresses and addresses of the stack as arguments, has the same profile by both engines.
+/// J11: code that keeps values in rbp, and passes return addresses and addresses of the stack as arguments, has the
+/// same profile by both engines.
 #[test]
 fn j11_odd_callers_are_walked() {
     let program = Program::fixture("odd_callers");

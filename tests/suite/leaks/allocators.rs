@@ -1,6 +1,7 @@
-//! The same classes where the allocator lies elsewhere: in the program itself, whose thread-local data is then inside the heap,
-//! or in a library that manages memory in its own way. Memcheck puts its own allocator in the place of each, or does not see
-//! a static program's at all, so that the classes that it gives the ordinary program are what is expected.
+//! The same classes where the allocator lies elsewhere: in the program itself, whose thread-local data is then inside
+//! the heap, or in a library that manages memory in its own way. Memcheck puts its own allocator in the place of each,
+//! or does not see a static program's at all, so that the classes that it gives the ordinary program are what is
+//! expected.
 
 use super::chains::{cycles, freed, mapped, nine_cases};
 use super::threads::of_threads;

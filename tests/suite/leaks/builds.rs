@@ -1,4 +1,5 @@
-//! examples/ci and action.yml: tests that build tools and GitHub's runner start under `heaptrace check`. Exactly the one that leaks fails.
+//! examples/ci and action.yml: tests that build tools and GitHub's runner start under `heaptrace check`. Exactly the
+//! one that leaks fails.
 
 use super::ci::{examples_of, shell};
 use crate::support::fixtures;
@@ -30,8 +31,8 @@ fn run(script: &str) -> (bool, String) {
     (ended.status.success(), format!("{}\n{}", ended.text(), ended.stderr))
 }
 
-/// Of a script that runs the tests `tidy` and `leaky` under heaptrace: the former passes, the latter fails for its leak.
-/// `line` tells what the tool says of one.
+/// Of a script that runs the tests `tidy` and `leaky` under heaptrace: the former passes, the latter fails for its
+/// leak. `line` tells what the tool says of one.
 #[track_caller]
 fn only_the_leaky_one_fails(script: &str, line: impl Fn(&str, bool) -> &'static str) {
     let (success, said) = run(script);
@@ -106,8 +107,8 @@ struct Step {
     program: Program,
 }
 
-/// Runs the step of action.yml as GitHub's runner does (actions/runner, `ScriptHandler`): the script in a file, by bash with
-/// `--noprofile --norc -eo pipefail`, with the variables that it sets.
+/// Runs the step of action.yml as GitHub's runner does (actions/runner, `ScriptHandler`): the script in a file, by bash
+/// with `--noprofile --norc -eo pipefail`, with the variables that it sets.
 fn act(fixture: &str, with: &[(&str, &str)]) -> Step {
     let action = yaml(&std::fs::read_to_string(package("action.yml")).unwrap());
     assert_eq!(action["runs"]["using"], "composite");

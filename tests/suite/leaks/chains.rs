@@ -170,8 +170,8 @@ fn usual_interior_pointers() {
 }
 
 /// Rust's own interior pointers. Memcheck knows none of them, and calls possibly lost what a static holds by
-/// `Arc::into_raw`, and every table of a live `HashMap` with all its values. ours: an Arc's or Rc's value lies behind its
-/// two counters, and a table's control bytes behind its entries.
+/// `Arc::into_raw`, and every table of a live `HashMap` with all its values. ours: an Arc's or Rc's value lies behind
+/// its two counters, and a table's control bytes behind its entries.
 #[test]
 fn interior_pointers_of_rust() {
     let expected = [
@@ -265,9 +265,9 @@ fn pointers_in_freed_memory() {
     assert_classes(&fixture("freed"), &freed(), &[]);
 }
 
-/// Words that were never written since their memory was handed out. Memcheck follows the life of every bit, and does not
-/// read them. From outside a process they look as all others, and an old pointer in one keeps its block: what is lost may be
-/// told as reachable or possible, never the other way round.
+/// Words that were never written since their memory was handed out. Memcheck follows the life of every bit, and does
+/// not read them. From outside a process they look as all others, and an old pointer in one keeps its block: what is
+/// lost may be told as reachable or possible, never the other way round.
 #[test]
 fn old_pointers_in_words_never_written() {
     let expected = [

@@ -1,4 +1,5 @@
-//! docs/ci.md: each example in it is run, with a program that is in order and with one that leaks, or says that it is not.
+//! docs/ci.md: each example in it is run, with a program that is in order and with one that leaks, or says that it is
+//! not.
 
 use crate::suite::realprograms::cargo;
 use crate::support::fixtures;
@@ -110,8 +111,8 @@ fn with_unit_tests(fixture: &str) -> Program {
     program
 }
 
-/// All steps of an example with one program: the status of the first that fails, as a runner does it, but for those that
-/// run always. Then what the files are.
+/// All steps of an example with one program: the status of the first that fails, as a runner does it, but for those
+/// that run always. Then what the files are.
 fn run_steps(example: &Example, fixture: &str) -> (i32, String) {
     let folder = with_unit_tests(fixture);
     let script: String = steps(example)

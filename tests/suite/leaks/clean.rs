@@ -3,7 +3,8 @@
 use super::fixture;
 use crate::support::leakcheck::Found;
 
-/// Fails unless Memcheck finds nothing lost, the program's output is what it is without heaptrace, and check exits with 0.
+/// Fails unless Memcheck finds nothing lost, the program's output is what it is without heaptrace, and check exits with
+/// 0.
 fn assert_clean(name: &str) {
     let program = fixture(&format!("clean/{name}"));
     let (_, memcheck) = program.memcheck_leaks(&[]);

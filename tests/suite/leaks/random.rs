@@ -1,5 +1,5 @@
-//! Random programs that lose one block each, in every way in which a pointer can go out of use and its bits still lie somewhere:
-//! what is left in dead frames and registers keeps nothing alive. The generator knows what it has lost.
+//! Random programs that lose one block each, in every way in which a pointer can go out of use and its bits still lie
+//! somewhere: what is left in dead frames and registers keeps nothing alive. The generator knows what it has lost.
 
 use crate::suite::rounds;
 use crate::support::program::Program;
@@ -138,7 +138,8 @@ fn program(seed: u64) -> (String, u64, Holder) {
     let end = match holder {
         // main's variables are in use while it calls
         Holder::Main => "return 0;",
-        // and so is its frame, holes and all, in which words of constructors may lie: no scan can tell them from main's pointers
+        // and so is its frame, holes and all, in which words of constructors may lie: no scan can tell them from main's
+        // pointers
         Holder::Constructor => "return 0;",
         Holder::ExitHandler => random.one_of(&["return 0;", "exit(0);"]),
         _ => random.one_of(&["return 0;", "return 0;", "exit(0);", "_exit(0);", "quick_exit(0);"]),

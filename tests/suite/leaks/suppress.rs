@@ -16,8 +16,8 @@ fn program(flags: &[&str]) -> PathBuf {
     fixtures::program_with("leaks/suppressed", &all)
 }
 
-/// Lost and possibly lost blocks by function. What hangs on lost ones is left out: Memcheck shows it apart, and a rule for
-/// the lost block does not hide it there; heaptrace takes it as part of what is hidden.
+/// Lost and possibly lost blocks by function. What hangs on lost ones is left out: Memcheck shows it apart, and a rule
+/// for the lost block does not hide it there; heaptrace takes it as part of what is hidden.
 fn shown(found: &Found) -> BTreeMap<String, [Amount; 2]> {
     let functions = found.by_function().into_iter();
     let shown = functions.map(|(name, [definite, _, possible, _])| (name, [definite, possible]));
@@ -50,7 +50,8 @@ fn valgrind_suppressions_hide_errors() {
     }
 }
 
-/// What Memcheck itself writes to hide an error hides it here: at operator delete, too, which libstdc++ ends by a jump to free.
+/// What Memcheck itself writes to hide an error hides it here: at operator delete, too, which libstdc++ ends by a jump
+/// to free.
 #[test]
 fn suppressions_that_memcheck_writes_for_errors_hide_them() {
     let program = Program::fixture("mismatched");
@@ -95,8 +96,8 @@ fn a_program_that_turns_the_check_off_has_its_leaks_hidden() {
     }
 }
 
-/// Memcheck reads the same file. One thing differs, and no case is made of it: libstdc++'s `new[]` jumps to its `new`, so that
-/// heaptrace sees the latter only, and lets a rule for either hide it.
+/// Memcheck reads the same file. One thing differs, and no case is made of it: libstdc++'s `new[]` jumps to its `new`,
+/// so that heaptrace sees the latter only, and lets a rule for either hide it.
 #[test]
 fn valgrind_suppressions_hide_what_they_hide_in_memcheck() {
     let line = format!("src:suppressed.cc:{}", fixtures::site_line("leaks/suppressed", "number"));

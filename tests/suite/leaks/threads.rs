@@ -16,7 +16,8 @@ fn t49_what_threads_hold() {
 fn t49_thread_local_variables_of_a_loaded_library() {
     let library = fixtures::library("leaks/tls_plugin");
     let mut expected = of_threads();
-    // three threads' and the main one's: of the latter Memcheck finds the first table, which is the loader's own, not a block
+    // three threads' and the main one's: of the latter Memcheck finds the first table, which is the loader's own, not a
+    // block
     let [ours, memcheck] = [times(4, REACHABLE), [0, 0, 3, 1]];
     expected.extend(["in_dynamic_tls", "behind_dynamic_tls"].map(|name| truer(name, ours, memcheck)));
     let program = fixture("threads").args([library]);
@@ -42,8 +43,8 @@ pub fn of_threads() -> Vec<Expected> {
     ]
 }
 
-/// T49: a pointer in a register only. Memcheck reads the registers of a thread that waits, but not of the one that ends the
-/// process, which for it has ended by then; yet that register still held the pointer when the program had its last
+/// T49: a pointer in a register only. Memcheck reads the registers of a thread that waits, but not of the one that ends
+/// the process, which for it has ended by then; yet that register still held the pointer when the program had its last
 /// chance to use it. Vector registers are left out by both.
 #[test]
 fn t49_pointers_in_registers() {
@@ -61,8 +62,8 @@ fn t49_pointers_in_registers() {
     }
 }
 
-/// Vector registers of a thread that computes hold its blocks; what the thread that calls `_exit` has in registers that no function
-/// keeps holds nothing.
+/// Vector registers of a thread that computes hold its blocks; what the thread that calls `_exit` has in registers that
+/// no function keeps holds nothing.
 #[test]
 fn t49_registers_at_the_end() {
     assert_ours(

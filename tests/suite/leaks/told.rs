@@ -1,4 +1,5 @@
-//! What is no leak though no pointer to its start is anywhere: what the program says of it, what the runtime keeps, arrays of nothing.
+//! What is no leak though no pointer to its start is anywhere: what the program says of it, what the runtime keeps,
+//! arrays of nothing.
 
 use super::{DEFINITE, INDIRECT, REACHABLE, assert_checked, assert_ours, fixture, same, times};
 use crate::support::fixtures;

@@ -1,4 +1,5 @@
-//! Memory that can't be read: where it may hold pointers the check says so, by name; guards and what lies behind a file's end hold nothing.
+//! Memory that can't be read: where it may hold pointers the check says so, by name; guards and what lies behind a
+//! file's end hold nothing.
 
 use super::{DEFINITE, REACHABLE, assert_checked, fixture, same};
 use serde_json::Value;
@@ -16,7 +17,8 @@ fn looked_at(name: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Nobody can read a guard or beyond a file's end, the program neither: the check judges, and finds the one block that is lost.
+/// Nobody can read a guard or beyond a file's end, the program neither: the check judges, and finds the one block that
+/// is lost.
 #[test]
 fn guards_and_what_lies_behind_a_file_hold_nothing() {
     let program = fixture("guards");

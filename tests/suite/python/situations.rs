@@ -1,5 +1,6 @@
-//! The same in threads, children, other interpreters and coroutines, in processes that run already and in such as die, in checks and in traces. What Python says itself of each
-//! allocation is in a file that the script writes line by line.
+//! The same in threads, children, other interpreters and coroutines, in processes that run already and in such as die,
+//! in checks and in traces. What Python says itself of each allocation is in a file that the script writes line by
+//! line.
 
 use super::{STAYS, is_script, pythons, script, scripts_of};
 use crate::support::checks::pprof;
@@ -72,7 +73,8 @@ impl Seen {
         self.stacks.get(&size).map_or(&[], Vec::as_slice)
     }
 
-    /// The functions of a stack that are Python's, as the script tells them, and whether the interpreter's loop is there besides.
+    /// The functions of a stack that are Python's, as the script tells them, and whether the interpreter's loop is
+    /// there besides.
     fn scripts(&self, stack: &[String]) -> (Value, bool) {
         let locations = stack.iter().map(|number| &self.locations[number]);
         let is_loop = locations.clone().any(|(_, function)| function.contains("_PyEval_EvalFrameDefault"));
@@ -114,8 +116,8 @@ fn first_pythons() -> impl Iterator<Item = PathBuf> {
     pythons().into_iter().take(crate::suite::rounds(1) as usize)
 }
 
-/// Those of all threads, also where one has the place of another, where calls are outside of the interpreter's lock, and where Python has not made
-/// the thread; and of generators and coroutines, which run in turns.
+/// Those of all threads, also where one has the place of another, where calls are outside of the interpreter's lock,
+/// and where Python has not made the thread; and of generators and coroutines, which run in turns.
 #[test]
 fn threads_and_tasks_have_their_own() {
     for python in first_pythons() {
@@ -131,7 +133,8 @@ fn threads_and_tasks_have_their_own() {
     }
 }
 
-/// Those of children that are forked, of a thread's child, of programs that they execute, and of the pools of `multiprocessing`.
+/// Those of children that are forked, of a thread's child, of programs that they execute, and of the pools of
+/// `multiprocessing`.
 #[test]
 fn children_have_their_own() {
     for python in first_pythons() {
@@ -158,7 +161,8 @@ fn pids(noted: &[Value]) -> Vec<i64> {
     pids
 }
 
-/// Those of all interpreters of a process, of which the outer ones know nothing of the inner ones. Before 3.11 what an interpreter runs below another one can't be told, and nothing is.
+/// Those of all interpreters of a process, of which the outer ones know nothing of the inner ones. Before 3.11 what an
+/// interpreter runs below another one can't be told, and nothing is.
 #[test]
 fn interpreters_have_their_own() {
     // what interpreters keep is another thing in the newest one
@@ -199,7 +203,8 @@ fn a_program_that_dies_has_them() {
     }
 }
 
-/// Functions that were called before heaptrace came are in stacks, as far as they run still; threads are in the middle of anything when it comes, and when it goes.
+/// Functions that were called before heaptrace came are in stacks, as far as they run still; threads are in the middle
+/// of anything when it comes, and when it goes.
 #[test]
 fn a_process_that_runs_already_has_them() {
     for python in first_pythons() {
@@ -219,7 +224,8 @@ fn a_process_that_runs_already_has_them() {
             assert_eq!(noted.len(), before + 4);
             let seen = Seen::in_profile(&traced.profile);
             seen.assert_tells(&noted[before..], &python);
-            // threads that always allocate blocks of this size in the same functions have allocated some there, and none elsewhere
+            // threads that always allocate blocks of this size in the same functions have allocated some there, and
+            // none elsewhere
             let spinning = noted.iter().filter(|line| line["size"] == 200_002 || line["size"] == 300_002);
             for line in spinning.clone() {
                 let stacks = seen.of(line["size"].as_u64().unwrap());
