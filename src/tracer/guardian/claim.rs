@@ -94,6 +94,7 @@ mod tests {
     use super::*;
     use crate::tracer::ptrace;
     use crate::tracer::testing::Sleeper;
+    use std::process::Command;
     use std::thread::JoinHandle;
 
     /// Waits for others' claims on another thread, which begins to wait before this returns. It returns when it has
@@ -161,15 +162,25 @@ mod tests {
         drop(claim);
     }
 
-    /// Anybody may have such a lock for ever.
+    /// Anybody may have such a lock for ever. Here it is another program: a child that another test forks meanwhile
+    /// would have a lock of ours, too, for as long as it lives.
     #[test]
     fn a_claim_that_stays_is_told() {
         let sleeper = Sleeper::start();
-        let claim = Claim::on(sleeper.pid());
+        let pid = sleeper.pid();
+        let mut other = Command::new("flock");
+        other.args(["--shared", "--no-fork", &format!("/proc/{pid}"), "sleep", "600"]);
+        let mut other = other.spawn().unwrap();
+        let file = folder(pid).unwrap();
+        while file.try_lock().is_ok() {
+            file.unlock().unwrap();
+            std::thread::yield_now();
+        }
         let began = Instant::now();
-        assert!(!await_others(sleeper.pid()));
+        assert!(!await_others(pid));
         assert!(began.elapsed() >= TIMEOUT);
-        drop(claim);
-        assert!(await_others(sleeper.pid()));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(await_others(pid));
     }
 }
