@@ -195,6 +195,7 @@ impl Session {
         process.hold_probes_back();
         process.prepare()?;
         self.call_for_trap_action_early(self.first)?;
+        self.protect_sharers_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
         if process.settings.existing {
             process.look_for_existing(&mut self.stops)?;

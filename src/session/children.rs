@@ -33,12 +33,11 @@ impl Session {
         }
         if let Some(slot) = self.memory_owner_of(tid)? {
             self.stops.note_arrival(tid);
-            if let Some(process) = self.processes.get_mut(slot) {
-                process.let_sharer_ignore_trap(&stop.stopped);
-                process.open_trap_of_sharer(&stop.stopped);
-            }
             self.add_task(slot, tid, Role::VmSharer);
             stop.slot = Some(slot);
+            if let Some(process) = self.processes.get_mut(slot) {
+                stop.status = process.protect_sharer(&stop.stopped).unwrap_or(stop.status);
+            }
             return Ok(None);
         }
         self.begin_detach_of_copy(&stop.stopped);
@@ -140,10 +139,13 @@ impl Session {
         }
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
         let stopped = Stopped::regained(child);
+        let mut overtaken = None;
         if process.shares_memory(child)? {
-            process.let_sharer_ignore_trap(&stopped);
-            process.open_trap_of_sharer(&stopped);
             self.add_task(slot, child, Role::VmSharer);
+            if let Some(process) = self.processes.get_mut(slot) {
+                overtaken = process.protect_sharer(&stopped);
+                process.space.memory.stands_still(Some(parent.tid()));
+            }
         } else {
             let copy = process.fork(parent.tid(), &stopped, &self.common)?;
             let slot = self.processes.insert(child, copy);
@@ -151,6 +153,9 @@ impl Session {
         }
         self.stops.early.remove(&child);
         self.stops.release(child);
+        if let Some(status) = overtaken {
+            self.stops.overtake(child, status);
+        }
         Ok(())
     }
 

@@ -11,21 +11,71 @@
 //! Where the program ignores SIGTRAP, its children have that instead, from their first stop on: what they execute
 //! inherits it.
 
+use super::Session;
 use super::process::Process;
 use super::signalstate::{NoThreadAvailable, SIGTRAP_BIT};
+use super::slots::Slot;
+use super::stop::Serving;
 use super::tasks::Role;
 use super::trapmask::looks_forced_open;
-use crate::tracer::disturbance::disturbance;
+use crate::tracer::disturbance::{Disturbance, disturbance};
 use crate::tracer::memory::TargetMemory;
-use crate::tracer::ptrace::Stopped;
+use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::remote::Caller;
 use crate::tracer::sigtrap_fallback::SigtrapFallback;
-use crate::tracer::{Result, procfs};
+use crate::tracer::status::WaitStatus;
+use crate::tracer::{Result, TracerError, procfs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How often it is looked at whether a child has the handler.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long an attach waits for such children to stop, with these pauses.
+const EARLY: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_micros(100);
+
+impl Session {
+    /// At an attach, before there is any probe: gives the handler to the children that share the memory, as those that
+    /// began before their parent had it run to the probe on execve without. What has stopped is served first: among
+    /// that are children that were made since the process was seized.
+    pub(super) fn protect_sharers_early(&mut self, slot: Slot) -> Result<()> {
+        let deadline = Instant::now() + EARLY;
+        let (mut asked, mut awaited) = (BTreeSet::new(), BTreeSet::new());
+        while Instant::now() < deadline {
+            match ptrace::wait(false)? {
+                Waited::Task(tid, mut status, Some(stopped)) => {
+                    if awaited.remove(&tid)
+                        && status == WaitStatus::EventStop
+                        && let Some(process) = self.processes.get_mut(slot)
+                    {
+                        self.stops.serving = Some(Serving { tid, status, answer: None });
+                        status = process.protect_sharer(&stopped).unwrap_or(status);
+                    }
+                    let stop = self.stops.stop(status, stopped);
+                    self.on_stop(stop)?;
+                }
+                Waited::Task(ended, status, None) => self.note_end(ended, status),
+                Waited::NoTasks => return Ok(()),
+                Waited::Nothing | Waited::Interrupted => {
+                    let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
+                    for tid in process.sharers_to_protect() {
+                        if asked.insert(tid) {
+                            process.interrupt(tid)?;
+                            awaited.insert(tid);
+                        }
+                    }
+                    awaited.retain(|tid| process.tasks.get(*tid).is_some());
+                    if awaited.is_empty() {
+                        return Ok(());
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Process {
     /// Whether a task has the program's own actions for signals, rather than a copy.
@@ -60,18 +110,62 @@ impl Process {
             return Ok(());
         }
         self.signals.sharers.looked.insert(tid, Instant::now());
-        let has = |key| procfs::status_signals(tid, key).is_none_or(|set| set & SIGTRAP_BIT != 0);
         // Where it is blocked the handler would be of no use.
-        if has("SigCgt") || has("SigIgn") || has("SigBlk") || procfs::has_seccomp(tid) {
+        if !lacks_sigtrap_fallback(tid) || has(tid, "SigBlk") {
             return Ok(());
         }
         let Some(handler) = self.prepare_sigtrap_fallback()? else { return Ok(()) };
+        self.install_sigtrap_fallback_of_sharer(thread, handler)
+    }
+
+    /// A child that shares the memory has stopped before it has run into any breakpoint: installs the handler if it
+    /// has none, as one that began before its parent had it, and opens SIGTRAP for it.
+    fn give_sigtrap_fallback_to_sharer(&mut self, child: &Stopped) -> Result<()> {
+        let tid = child.tid();
+        if lacks_sigtrap_fallback(tid) && !self.ignores_trap() {
+            let mask = child.signal_mask()?;
+            // One that blocks this signal for reasons of its own would die in spite of the handler.
+            let is_open = mask & SIGTRAP_BIT == 0 || looks_forced_open(mask & !SIGTRAP_BIT);
+            if let Some(handler) = self.prepare_sigtrap_fallback()?.filter(|_| is_open) {
+                self.install_sigtrap_fallback_of_sharer(child, handler)?;
+            }
+        }
+        self.open_trap_of_sharer(child);
+        Ok(())
+    }
+
+    /// The same at a stop that nobody has answered yet. Some: this was reported of the child meanwhile.
+    pub(super) fn protect_sharer(&mut self, child: &Stopped) -> Option<WaitStatus> {
+        self.let_sharer_ignore_trap(child);
+        self.space.memory.stands_still(Some(child.tid()));
+        let given = self.give_sigtrap_fallback_to_sharer(child);
+        self.space.memory.stands_still(None);
+        match given {
+            Err(TracerError::Overtaken { status, .. }) => return Some(status),
+            // It is no worse off than without.
+            Err(error) => tracing::debug!("no handler for SIGTRAP in child {}: {error}", child.tid()),
+            Ok(()) => {}
+        }
+        None
+    }
+
+    fn install_sigtrap_fallback_of_sharer(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<()> {
         self.space.code.tell_fallback_of_others(handler);
         let resume = self.resume_registers(thread)?;
         let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.memory };
         handler.install(&mut caller)?;
         self.note_handler_installed();
         Ok(())
+    }
+
+    /// The children that share the memory, have no handler, and don't notice an interruption.
+    fn sharers_to_protect(&self) -> Vec<i32> {
+        if self.settings.guardian.is_none() || self.ignores_trap() {
+            return Vec::new();
+        }
+        let may = |pid, tid| disturbance(pid, tid).is_some_and(|found| found <= Disturbance::Unnoticed);
+        let all = self.vm_sharers().into_iter().flat_map(|(pid, tids)| tids.into_iter().map(move |tid| (pid, tid)));
+        all.filter(|(pid, tid)| lacks_sigtrap_fallback(*tid) && may(*pid, *tid)).map(|(_, tid)| tid).collect()
     }
 
     /// Takes the handler out of a child that shares the memory, if it may be there.
@@ -200,6 +294,16 @@ impl Process {
         }
         chosen
     }
+}
+
+/// Whether SIGTRAP is in a set of signals of a task. One that can't be read may have it.
+fn has(tid: i32, set: &str) -> bool {
+    procfs::status_signals(tid, set).is_none_or(|set| set & SIGTRAP_BIT != 0)
+}
+
+/// Whether a task leaves SIGTRAP alone, and may be given a handler for it.
+fn lacks_sigtrap_fallback(tid: i32) -> bool {
+    !has(tid, "SigCgt") && !has(tid, "SigIgn") && !procfs::has_seccomp(tid)
 }
 
 /// The process that a task belongs to.

@@ -8,7 +8,7 @@ use crate::support::running::{Ended, Running};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Within so long heaptrace ends when it is told to: five seconds, and what a busy machine takes to write the profile.
@@ -141,7 +141,7 @@ fn killed_while_a_process_starts_others_by_vfork_and_posix_spawn_with_the_jump_e
     killed_while_it_starts_others("jump", 20);
 }
 
-/// The child of posix_spawn in the fixture `spawn_waits`, which waits to open its FIFO.
+/// The child in the fixture `spawn_waits`, which waits to open its FIFO.
 fn waiting_child(pid: i32) -> i32 {
     let mut found = None;
     procfs::wait_until("the child waits", || {
@@ -158,36 +158,69 @@ fn ticks(pid: i32) -> Option<u64> {
     Some(fields[11].parse::<u64>().ok()? + fields[12].parse::<u64>().ok()?)
 }
 
-/// Kills heaptrace while a child of posix_spawn is on its way to a breakpoint, where it waits for the guardian, which
-/// takes its time.
-fn killed_before_a_child_executes(options: &[&str]) {
-    let program = Program::fixture("spawn_waits");
-    let gate = program.outside("gate");
-    let program = program.args([OsStr::new("none"), gate.as_os_str()]);
-    let mut running = program.start_traced(options);
-    let pid: i32 = running.value("ready").parse().unwrap();
-    let child = waiting_child(pid);
-    let guardian = guardian_of(running.pid());
+/// Kills heaptrace, which has written breakpoints, while a child is on its way to one of them, where it waits for the
+/// guardian, which takes its time.
+fn killed_before_a_child_executes(
+    running: &mut Running,
+    child: i32,
+    gate: &Path,
+    tracer: Option<&Running>,
+    what: &str,
+) {
+    let killed = tracer.map_or(running.pid(), Running::pid);
+    let traced = procfs::status_field(child, "PPid").unwrap().trim().parse().unwrap();
+    let guardian = guardian_of(killed);
     kill(Pid::from_raw(guardian), Signal::SIGSTOP).unwrap();
     procfs::wait_until("the guardian is stopped", || procfs::state(guardian) == Some('T'));
-    running.signal(Signal::SIGKILL);
-    procfs::wait_until("the program is let go", || procfs::tracer_of(pid) == 0);
+    kill(Pid::from_raw(killed), Signal::SIGKILL).unwrap();
+    procfs::wait_until("the program is let go", || procfs::tracer_of(traced) == 0);
     let before = ticks(child).unwrap();
-    drop(std::fs::OpenOptions::new().write(true).open(&gate).unwrap());
+    drop(std::fs::OpenOptions::new().write(true).open(gate).unwrap());
     procfs::wait_until("the child stands at a breakpoint, or has died", || {
         procfs::state(child).is_none_or(|state| state == 'Z') || ticks(child).is_none_or(|ticks| ticks > before + 5)
     });
     kill(Pid::from_raw(guardian), Signal::SIGCONT).unwrap();
-    assert_eq!(running.line(), "SigBlk:\t0000000000000000", "{options:?}");
-    assert_eq!(running.line(), "status 0", "{options:?}");
-    running.assert_killed();
+    assert_eq!(running.line(), "SigBlk:\t0000000000000000", "{what}");
+    assert_eq!(running.line(), "status 0", "{what}");
+}
+
+/// The fixture `spawn_waits`, which starts its program so, and the FIFO at which its child waits.
+fn spawning(blocked: &str, by: &str) -> (Program, PathBuf) {
+    let program = Program::fixture("spawn_waits");
+    let gate = program.outside("gate");
+    (program.args([OsStr::new(blocked), gate.as_os_str(), OsStr::new(by)]), gate)
 }
 
 /// Such a child begins with all signals blocked, so that the first trap that nobody serves would kill it.
 #[test]
 fn a_child_of_posix_spawn_waits_for_the_guardian() {
     for options in SPAWNING {
-        killed_before_a_child_executes(options);
+        let (program, gate) = spawning("none", "posix_spawn");
+        let mut running = program.start_traced(options);
+        let child = waiting_child(running.value("ready").parse().unwrap());
+        killed_before_a_child_executes(&mut running, child, &gate, None, &format!("{options:?}"));
+        running.assert_killed();
+    }
+}
+
+/// A child that shares the memory and was there before heaptrace has no handler from its parent: it is given one before
+/// there is any breakpoint.
+#[test]
+fn a_child_that_began_before_the_attach_waits_for_the_guardian() {
+    for options in SPAWNING {
+        for by in ["vfork", "posix_spawn"] {
+            let (program, gate) = spawning("none", by);
+            let mut running = program.start();
+            let pid = running.value("ready").parse().unwrap();
+            let child = waiting_child(pid);
+            let tracer = Program::new("/bin/true");
+            let attached = tracer.start_attached(options, pid);
+            procfs::wait_until_probed(pid);
+            let what = format!("{by}, {options:?}");
+            killed_before_a_child_executes(&mut running, child, &gate, Some(&attached), &what);
+            running.wait().success();
+            attached.assert_killed();
+        }
     }
 }
 
@@ -198,9 +231,7 @@ const SPAWNING: [&[&str]; 3] = [&["--engine", "trap"], &["--engine", "trap", "-f
 fn a_program_that_posix_spawn_starts_has_its_mask() {
     for blocked in ["none", "all"] {
         let told = |options: Option<&[&str]>| {
-            let program = Program::fixture("spawn_waits");
-            let gate = program.outside("gate");
-            let program = program.args([OsStr::new(blocked), gate.as_os_str()]);
+            let (program, gate) = spawning(blocked, "posix_spawn");
             let mut running = match options {
                 Some(options) => program.start_traced(options),
                 None => program.start(),
