@@ -149,6 +149,14 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
     for mapping in sources.mappings.iter().filter(|mapping| may_hold_roots(mapping)) {
         pieces.add(&mapping.range(), RootKind::Anonymous);
     }
+    for mapping in sources.mappings.iter().filter(|mapping| is_protected(mapping)) {
+        for part in memory.touched(mapping.range()) {
+            // The kernel may refuse it, and a core need not have it.
+            if memory.read(part.start, &mut [0; 8]) == 8 {
+                pieces.add(&part, RootKind::Anonymous);
+            }
+        }
+    }
     let has_glibc = sources.modules.iter().any(|module| module.glibc.is_some());
     for (module, rest) in page_rests(sources.modules) {
         pieces.subtract(&rest);
@@ -207,6 +215,17 @@ pub fn find(sources: &RootSources<'_>, memory: &mut dyn ReadMemory) -> Roots {
 fn may_hold_roots(mapping: &Mapping) -> bool {
     let is_of_program = is_readable(mapping) && !mapping.is_heaptrace_s();
     is_of_program && (mapping.perms.write || mapping.kind == Kind::Anonymous)
+}
+
+/// More than this is reserved rather than protected. To look for what was written in it takes long on kernels before
+/// 6.7.
+const LARGEST_PROTECTED: u64 = 1 << 30;
+
+/// Memory without a file that nobody may read, the program neither. It has protected what it has written there (garbage
+/// collectors and guard schemes do so for a while), or only reserved it.
+fn is_protected(mapping: &Mapping) -> bool {
+    let is_private = mapping.kind == Kind::Anonymous && !mapping.perms.shared;
+    is_private && !mapping.perms.read && mapping.size() <= LARGEST_PROTECTED && !mapping.is_heaptrace_s()
 }
 
 /// What of `region` can be read.

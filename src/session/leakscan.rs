@@ -374,7 +374,9 @@ impl Process {
         // those who serve faults may stand still, too
         self.space.memory.wait_for_no_faults(procfs::serves_faults(self.pid));
         self.space.memory.wait_for_no_servers(self.space.memory.reader(), &sources.mappings);
+        self.space.memory.look_behind_protection(true);
         let read = sources.read(blocks, site, &mut self.space.original_memory());
+        self.space.memory.look_behind_protection(false);
         self.space.memory.wait_for_servers();
         self.space.memory.wait_for_no_faults(false);
         read

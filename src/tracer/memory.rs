@@ -49,6 +49,8 @@ pub struct TargetMemory {
     map: MapQuery,
     /// Whether [`ReadMemory`] reads through the descriptor, too.
     keeps_shared: bool,
+    /// Whether it reads pages without read permission, too.
+    looks_behind_protection: bool,
     /// Where the mapped file ends at whose mapping nothing could be read last.
     file_end: FileEnd,
     /// Whether nobody lives there any more, where [`ReadMemory`] reads through the descriptor: it then reads nothing,
@@ -92,6 +94,7 @@ impl TargetMemory {
             pages: None,
             map: MapQuery::default(),
             keeps_shared: false,
+            looks_behind_protection: false,
             file_end: FileEnd::default(),
             has_gone: AtomicBool::new(false),
             served: None,
@@ -159,6 +162,12 @@ impl TargetMemory {
         matches!(self.file.read_at(&mut [0], 0), Ok(0))
     }
 
+    /// Also reads pages without read permission from now on, or no longer: what the program has protected is still
+    /// there.
+    pub const fn look_behind_protection(&mut self, so: bool) {
+        self.looks_behind_protection = so;
+    }
+
     /// Reads as the program itself could: pages without read permission fail. (Through /proc/TID/mem they do not.)
     fn read_as_program(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
         if self.has_gone() {
@@ -185,6 +194,12 @@ impl TargetMemory {
             Ok(n) => n,
             // A program may have made itself undumpable since; the descriptor was opened before.
             Err(Errno::EPERM) => self.read_uncached(addr, buf),
+            Err(Errno::EFAULT) if self.looks_behind_protection => {
+                // No more than this page: nobody has asked what the next one is.
+                let left = WINDOW - start % WINDOW;
+                let length = left.min(buf.len());
+                self.read_uncached(addr, buf.get_mut(..length).unwrap_or_default())
+            }
             Err(_) => 0,
         }
     }

@@ -21,6 +21,11 @@ impl ReadMemory for Words {
         }
         buf.len()
     }
+
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        let pages = self.0.range(range.start.0..range.end.0).map(|(at, _)| at / PAGE_SIZE * PAGE_SIZE);
+        pages.map(|page| Addr(page)..Addr(page + PAGE_SIZE)).collect()
+    }
 }
 
 fn module_data(ranges: &[(u64, u64)]) -> ModuleData {
@@ -80,7 +85,12 @@ impl World {
     }
 
     fn roots(mut self) -> Roots {
-        let Self { mappings, modules, threads, blocks, registered, layout, owned, kernel, memory } = &mut self;
+        let mut memory = std::mem::take(&mut self.memory);
+        self.roots_in(&mut memory)
+    }
+
+    fn roots_in(&mut self, memory: &mut dyn ReadMemory) -> Roots {
+        let Self { mappings, modules, threads, blocks, registered, layout, owned, kernel, .. } = self;
         find(
             &RootSources {
                 mappings,
@@ -198,6 +208,45 @@ fn pages_without_a_file_that_were_made_read_only_are_roots() {
 ";
     let ranges = World::new(maps).ranges();
     assert_eq!(ranges, [(0x400000, 0x401000, RootKind::Anonymous), (0x500000, 0x501000, RootKind::Anonymous)]);
+}
+
+/// Memory that knows which of its pages were written to, and some of which can't be read.
+struct Pages {
+    written: Vec<Range<Addr>>,
+    unreadable: Vec<Range<Addr>>,
+}
+
+impl ReadMemory for Pages {
+    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
+        if self.unreadable.iter().any(|range| range.contains(&addr)) { 0 } else { buf.len() }
+    }
+
+    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
+        let parts = self.written.iter().map(|part| part.start.max(range.start)..part.end.min(range.end));
+        parts.filter(|part| part.start < part.end).collect()
+    }
+}
+
+/// A program protects what it has written, and reserves what it will write.
+#[test]
+fn of_protected_memory_what_was_written_is_a_root() {
+    let maps = "\
+400000-480000 ---p 00000000 00:00 0 
+600000-601000 ---p 00000000 00:00 0 
+700000-701000 ---s 00000000 00:00 0 
+800000-801000 ---p 00000000 08:01 8 /usr/lib/between.so
+10000000000-20000000000 ---p 00000000 00:00 0 
+";
+    let written =
+        [(0x40_2000, 0x40_4000), (0x47_f000, 0x48_0000), (0x60_0000, 0x90_0000), (0x180_0000_0000, 0x190_0000_0000)];
+    let range = |(start, end): (u64, u64)| Addr(start)..Addr(end);
+    let mut world = World::new(maps);
+    let Roots { ranges, .. } = world.roots_in(&mut Pages { written: written.map(range).into(), unreadable: vec![] });
+    let found: Vec<_> = ranges.iter().map(|range| (range.start.0, range.end.0)).collect();
+    assert_eq!(found, [(0x40_2000, 0x40_4000), (0x47_f000, 0x48_0000), (0x60_0000, 0x60_1000)]);
+    let unreadable = vec![range((0x60_0000, 0x60_1000))];
+    let Roots { ranges, .. } = world.roots_in(&mut Pages { written: written.map(range).into(), unreadable });
+    assert_eq!(ranges.len(), 2);
 }
 
 /// Whatever lies below the stack pointer, and in registers that the function called need not keep.

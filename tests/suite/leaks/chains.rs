@@ -59,7 +59,11 @@ pub fn mapped() -> Vec<Expected> {
         same("in_mapped_block", REACHABLE),
         same("large_lost", DEFINITE),
         same("in_large_lost", INDIRECT),
-        same("in_unreadable", DEFINITE),
+        // and can't read what the program has protected for now
+        truer("in_protected", REACHABLE, DEFINITE),
+        truer("in_partly_protected", REACHABLE, DEFINITE),
+        truer("in_protected_block", REACHABLE, DEFINITE),
+        truer("page_block", REACHABLE, DEFINITE),
         same("in_unmapped", DEFINITE),
     ]
 }
