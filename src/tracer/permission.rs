@@ -345,7 +345,7 @@ fn read_target(pid: i32) -> Visibility {
         let inside = || ids::known_inside_as(pid);
         return if hidden { Visibility::Hidden } else { Visibility::Gone { inside: inside() } };
     };
-    let tracer = tracer(pid);
+    let tracer = procfs::tracer_of_process(pid).and_then(named_process);
     let mut uids = ids::users(pid);
     let mut gids = ids::groups(pid);
     let dumpable = uids.get(1).and_then(|&uid| dumpable(pid, uid));
@@ -354,7 +354,7 @@ fn read_target(pid: i32) -> Visibility {
     gids.truncate(3);
     Visibility::Visible(TargetFacts {
         name: procfs::comm(pid),
-        state: procfs::state(thread_group, pid).map_or('?', char::from),
+        state: state_of_process(thread_group, pid),
         kernel_thread: procfs::task_flags(pid).is_some_and(|flags| flags & KERNEL_THREAD != 0),
         thread_group,
         tracer,
@@ -368,17 +368,30 @@ fn read_target(pid: i32) -> Visibility {
     })
 }
 
-/// The process that traces task `tid`, and its name.
-fn tracer(tid: i32) -> Option<(i32, String)> {
-    // TracerPid is the id of the tracing *thread*, which need not be its process's first.
-    let tracer = procfs::tracer_of(tid).filter(|&tracer| tracer != 0)?;
+/// The state of task `tid`; if it has ended, that of a thread of its process `pid` that has not. A first thread that
+/// has ended before the others is a zombie, and so is, for a moment, one whose place another takes by exec.
+fn state_of_process(pid: i32, tid: i32) -> char {
+    let state = |tid| procfs::state(pid, tid).map_or('?', char::from);
+    let has_ended = |state: &char| matches!(state, 'Z' | 'X' | '?');
+    let own = state(tid);
+    if !has_ended(&own) {
+        return own;
+    }
+    // the first thread comes last: it is another one by then where there was an exec
+    let others = procfs::tasks(pid).unwrap_or_default().into_iter().filter(|other| *other != tid).chain([tid]);
+    others.map(state).find(|state| !has_ended(state)).unwrap_or(own)
+}
+
+/// The process of thread `tracer`, 0 for none, and its name. TracerPid is the id of the tracing *thread*, which need
+/// not be its process's first.
+fn named_process(tracer: i32) -> Option<(i32, String)> {
     let process = procfs::thread_group(tracer).ok().flatten().unwrap_or(tracer);
-    Some((process, procfs::comm(process)))
+    (tracer != 0).then(|| (process, procfs::comm(process)))
 }
 
 /// The process that traces heaptrace itself, and its name.
 pub fn own_tracer() -> Option<(i32, String)> {
-    tracer(super::control::thread_id())
+    procfs::tracer_of(super::control::thread_id()).and_then(named_process)
 }
 
 fn capabilities(pid: i32, key: &str) -> u64 {

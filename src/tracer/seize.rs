@@ -26,9 +26,38 @@ const LOOK_AROUND: Duration = Duration::from_millis(10);
 /// one of the threads, or an uninterruptible sleep.
 const TIMEOUT: Duration = Duration::from_secs(4);
 
-/// For how long a refusal must last to be believed: while a thread takes its leader's place by exec, the kernel knows
-/// neither for a moment, and refuses as it does for lack of rights.
+/// So many looks it must have had in that time: heaptrace may have been frozen, or had no processor.
+const LOOKS: u32 = 40;
+
+/// For how long a refusal must last to be believed, and how often it must come: while a thread takes its leader's place
+/// by exec, the kernel knows neither for a moment, and refuses as it does for lack of rights. One that has just let the
+/// process go still shows as its tracer for a moment. On a busy machine that moment may be all that passes between two
+/// looks, however long.
 const DOUBT: Duration = Duration::from_millis(200);
+const DOUBTS: u32 = 20;
+
+/// Refusals of one image: each image has a stack of its own, so there was an exec where that is another one.
+#[derive(Debug, Default)]
+struct Refusals {
+    since: Option<(Instant, Option<Addr>)>,
+    count: u32,
+}
+
+impl Refusals {
+    /// Another one. Whether it is to be believed.
+    fn are_believed(&mut self, now: Instant, image: Option<Addr>) -> bool {
+        let since = match self.since {
+            Some((since, doubted)) if doubted == image => since,
+            _ => {
+                self.count = 0;
+                now
+            }
+        };
+        self.since = Some((since, image));
+        self.count += 1;
+        self.count >= DOUBTS && now.saturating_duration_since(since) > DOUBT
+    }
+}
 
 /// Seizes every thread of `pid` whose code is going to be changed, as [`seize_all`] does, and those that were being
 /// made at that moment (see [`makers`]), which no list shows.
@@ -77,30 +106,24 @@ pub fn seize_all(pid: i32) -> Result<Vec<Seized>> {
     ids::require_own()?;
     let mut alone = Some(chain::before_seizing(pid)?);
     let mut seizure =
-        Seizure { pid, own_tid: super::control::thread_id(), seized: BTreeMap::new(), began: Instant::now() };
+        Seizure { pid, own_tid: super::control::thread_id(), seized: BTreeMap::new(), began: Instant::now(), looks: 0 };
     // Without it, an exec at the wrong moment would hold us up for ever.
     let _alarm = Alarm::every(LOOK_AROUND)?;
     let mut quiet_passes = 0;
-    let mut doubtful_since: Option<(Instant, Option<Addr>)> = None;
+    let mut refusals = Refusals::default();
     loop {
         match seizure.pass() {
             Ok(Pass::FoundNew) => {
                 drop(alone.take());
-                (quiet_passes, doubtful_since) = (0, None);
+                (quiet_passes, refusals) = (0, Refusals::default());
             }
-            Ok(Pass::CutShort) if seizure.began.elapsed() < TIMEOUT => quiet_passes = 0,
+            Ok(Pass::CutShort) if !seizure.is_out_of_patience() => quiet_passes = 0,
             Ok(Pass::Quiet | Pass::CutShort) => quiet_passes += 1,
             Err(error) => {
-                // Each image has a stack of its own: it is another one if there was an exec since.
-                let image = procfs::initial_stack(pid);
-                let since = match doubtful_since {
-                    Some((since, doubted)) if doubted == image => since,
-                    _ => Instant::now(),
-                };
-                if since.elapsed() > DOUBT || seizure.began.elapsed() > TIMEOUT || !error.may_pass() {
+                let is_believed = refusals.are_believed(Instant::now(), procfs::initial_stack(pid));
+                if is_believed || seizure.is_out_of_patience() || !error.may_pass() {
                     return Err(error);
                 }
-                doubtful_since = Some((since, image));
                 quiet_passes = 0;
                 std::thread::sleep(LOOK_AROUND / 10);
             }
@@ -136,14 +159,21 @@ struct Seizure {
     own_tid: i32,
     seized: BTreeMap<i32, bool>,
     began: Instant,
+    /// At the list of threads, and at who holds a seizure up.
+    looks: u32,
 }
 
 impl Seizure {
+    fn is_out_of_patience(&self) -> bool {
+        self.looks >= LOOKS && self.began.elapsed() > TIMEOUT
+    }
+
     /// Seizes all threads that are to be seen now and were not before.
     ///
     /// # Errors
     /// The first refusal, when all others have been tried.
     fn pass(&mut self) -> Result<Pass> {
+        self.looks += 1;
         let mut found_new = false;
         let mut refused = None;
         let listed = procfs::tasks(self.pid)?;
@@ -183,6 +213,7 @@ impl Seizure {
     /// which those that are seized do so only when they are let.
     fn seize(&mut self, tid: i32) -> Result<()> {
         while !ptrace::seize_unless_interrupted(tid, ptrace::OPTIONS)? {
+            self.looks += 1;
             let others = procfs::tasks(self.pid).unwrap_or_default();
             let all: BTreeSet<i32> = self.seized.keys().copied().chain(others).collect();
             for other in all {
@@ -190,7 +221,7 @@ impl Seizure {
                     self.seized.remove(&other);
                 }
             }
-            if self.began.elapsed() > TIMEOUT {
+            if self.is_out_of_patience() {
                 let source = std::io::ErrorKind::TimedOut.into();
                 return Err(TracerError::Task { operation: "wait for the exec of", tid: self.pid, source });
             }
@@ -210,7 +241,7 @@ impl Seizure {
             procfs::state(pid, tid).is_some() && procfs::tracer_of(tid).is_none_or(|tracer| tracer == own_tid)
         });
         let is_left = !self.seized.contains_key(&pid) && !matches!(procfs::state(pid, pid), None | Some(b'Z' | b'X'));
-        is_left && self.began.elapsed() < TIMEOUT
+        is_left && !self.is_out_of_patience()
     }
 }
 
@@ -253,5 +284,27 @@ fn shares_memory(process: i32, live: i32) -> bool {
         // harm.
         None => procfs::forked_from(process)
             .is_some_and(|parent| parent == procfs::thread_group(live).ok().flatten().unwrap_or(live)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine that stands still between two looks shows no more than one that does not.
+    #[test]
+    fn a_refusal_is_believed_that_lasts_and_comes_often() {
+        let began = Instant::now();
+        let after = |millis: u64| began + Duration::from_millis(millis);
+        let (image, next) = (Some(Addr(0x7ffc_0000)), Some(Addr(0x7ffd_0000)));
+        let mut rare = Refusals::default();
+        assert!((0..19).all(|n| !rare.are_believed(after(n * 1000), image)));
+        assert!(rare.are_believed(after(20_000), image));
+        let mut short = Refusals::default();
+        assert!((0..=200).all(|n| !short.are_believed(after(n), image)));
+        assert!(short.are_believed(after(201), image));
+        assert!(!short.are_believed(after(202), next), "another image is another matter");
+        assert!((203..=402).all(|n| !short.are_believed(after(n), next)));
+        assert!(short.are_believed(after(403), next));
     }
 }

@@ -69,6 +69,10 @@ fn t12_attach_after_the_leader_has_ended() {
     let tracer = Program::new("/bin/true");
     let attached = tracer.start_attached(&[], running.pid());
     procfs::wait_until_answered(running.pid());
+    // and why it can't be traced twice
+    let second = Program::new("/bin/true").start_attached(&[], running.pid()).wait();
+    assert_eq!(second.code(), 125, "{}", second.stderr);
+    assert!(second.stderr.contains(&format!("(process {}) traces it already", attached.pid())), "{}", second.stderr);
     procfs::order(running.pid(), "detach");
     attached.wait().success();
     running.feed(b"");
