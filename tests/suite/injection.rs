@@ -250,10 +250,15 @@ fn t43_what_can_not_be_restored_is_told() {
     let program = Program::fixture("victim").args(["2"]);
     // Where busy threads are slow to stop, the call comes before the allocator has its breakpoints, and the program,
     // which runs into no other, lives on: then a later call.
-    for call in [1500, 3000, 6000, 12_000, 24_000] {
+    // Where heaptrace makes fewer calls than that, none fails: then an earlier one.
+    for call in [1500, 3000, 6000, 12_000, 24_000, 1000, 700, 400] {
         let (victim, pid) = start_victim(&program);
         let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", format!("error:{call}:code"));
         let ended = tracer.start_attached(&["--duration", "2s"], pid).wait();
+        if ended.code() == 0 {
+            assert_victim_well(victim, pid);
+            continue;
+        }
         assert_eq!(ended.code(), 125, "{}", ended.stderr);
         if ended.stderr.contains(RUNS_ON) {
             // no code had been changed yet
