@@ -41,6 +41,11 @@
 //!   (traces instead of stops).
 //! * Who asks: [`Profiler`] for other crates; `cli` and `commands` for the command line.
 
+#![cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, unused_imports, reason = "what only the command line needs is not apart")
+)]
+
 mod addr;
 mod advice;
 mod allocators;
@@ -49,7 +54,9 @@ mod breakpoints;
 mod calls;
 mod check;
 mod chunk;
+#[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "cli")]
 mod commands;
 mod corefile;
 mod cpython;
@@ -87,6 +94,7 @@ mod sampling;
 mod session;
 mod sources;
 mod symbols;
+#[cfg(feature = "cli")]
 mod top;
 mod trace;
 mod tracer;
@@ -127,14 +135,17 @@ pub mod internal {
         (live.map(|chunk| (chunk.block().0, chunk.usable())).collect(), walk.findings.len())
     }
 
+    #[cfg(feature = "cli")]
     pub mod cli {
         pub use crate::cli::{EXIT_OWN_FAILURE, Refusal, When, parse};
     }
 
+    #[cfg(feature = "cli")]
     pub mod commands {
         pub use crate::commands::{execute, exit_status, message, print, tell, use_color};
     }
 
+    #[cfg(feature = "cli")]
     pub mod ctl {
         pub use crate::ctl::{
             Command, LONGEST_QUESTION, Look, Request, Response, VERSION, receive, receive_question, send,
