@@ -13,6 +13,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! What fills the memory of a process that nobody has traced, [`Heap`] says.
+//!
 //! # The flow
 //!
 //! ```text
@@ -106,7 +108,7 @@ pub use check::baseline::{Baseline, BaselineError};
 pub use check::suppressions::{SuppressionError, Suppressions};
 pub use check::verdict::{Limits, Policy};
 pub use export::{ExportOptions, Format, FormatError, PprofColumns, write};
-pub use profiler::{Profiler, ProfilerError};
+pub use profiler::{Heap, HeapError, LiveBlocks, Profiler, ProfilerError};
 
 /// What this package's program, tests and benchmarks need besides. No promise is made about any of it.
 #[doc(hidden)]

@@ -5,6 +5,8 @@
 //! while names are looked up: where somebody shortens one just then, the calling process gets SIGBUS, for which it
 //! installs no handler.
 
+mod heap;
+
 use crate::allocators::AllocatorTable;
 use crate::check::CheckRules;
 use crate::event::Generation;
@@ -17,6 +19,7 @@ use crate::symbols::Search;
 use crate::tracer::TracerError;
 use crate::tracer::control::{Control, SignalMask};
 use crate::tracer::launch::Program;
+pub use heap::{Heap, HeapError, LiveBlocks};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -14,13 +14,13 @@ use crate::heapfile::{self, Identity, OfCore, SavedHeap};
 use crate::heapgraph::Held;
 use crate::inspect::core::{Core, CoreFiles};
 use crate::inspect::{self, Inspection, Meanwhile};
-use crate::tracer::{ids, procfs};
+use crate::tracer::procfs;
 use anyhow::{Context, bail};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 /// Looks, and prints what is there. The exit status is 0 whatever that is.
 ///
@@ -79,14 +79,7 @@ fn look(target: &AttachTarget, options: &HeapOptions) -> anyhow::Result<SavedHea
         HeapOptions { trim: true, .. } => Meanwhile::Trim,
         _ => Meanwhile::StandStill,
     };
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let identity = Identity {
-        pid,
-        started: procfs::start_time(pid),
-        boot: procfs::boot_id(),
-        taken_ns: u64::try_from(since.as_nanos()).unwrap_or(0),
-        another_user: ids::users(pid).iter().any(|&user| user != procfs::effective_user()),
-    };
+    let identity = inspect::identity(pid);
     let mut seen = inspect::inspect(pid, meanwhile, options.types).map_err(|error| refused(error, pid))?;
     let trimmed =
         seen.trimmed.take().transpose().with_context(|| format!("malloc_trim(0) was not called in process {pid}"))?;
@@ -98,21 +91,7 @@ fn saved(seen: Inspection, trimmed: Option<u64>) -> SavedHeap {
     for warning in &seen.warnings {
         tell(warning);
     }
-    SavedHeap {
-        identity: Identity::default(),
-        core: None,
-        program: seen.program,
-        threads: seen.threads,
-        stood_ns: seen.stood.map(|stood| u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX)),
-        copied: seen.copied,
-        in_motion: seen.in_motion,
-        trimmed,
-        resident: seen.resident,
-        census: seen.census,
-        trim: seen.trim,
-        heap: seen.heap,
-        held: seen.held,
-    }
+    SavedHeap { trimmed, ..seen.into() }
 }
 
 /// Looks at a core.
