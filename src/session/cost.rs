@@ -30,7 +30,7 @@ impl Process {
 
     /// Notes the CPU time until now.
     pub(super) fn note_cpu_time(&mut self) {
-        if let Some(now) = cputime::of_process(self.pid) {
+        if let Some(now) = cputime::of_process(self.tracee.pid) {
             self.cost.cpu_ns = now.all_ns.saturating_sub(self.cpu_before.all_ns);
             self.cost.user_ns = now.user_ns.saturating_sub(self.cpu_before.user_ns);
         }

@@ -61,9 +61,9 @@ impl Session {
             process.await_existing();
             process.end_copies_before_detach(stops);
             process.unpin();
-            process.note_peak_resident(process.pid);
+            process.note_peak_resident(process.tracee.pid);
             process.note_added_memory();
-            process.judge_unseen(process.pid);
+            process.judge_unseen(process.tracee.pid);
             process.restore_code();
         }
         self.detach_served();
@@ -142,9 +142,9 @@ impl Session {
         (process.teardown.detaching, process.teardown.detached) = (true, true);
         self.detaching += 1;
         process.unpin();
-        process.note_peak_resident(process.pid);
+        process.note_peak_resident(process.tracee.pid);
         process.note_added_memory();
-        process.judge_unseen(process.pid);
+        process.judge_unseen(process.tracee.pid);
         process.restore_code();
         // The kernel detaches nobody by itself, as the tracer lives on.
         process.ask_to_stop(&mut Asked::of_everyone(), stops);
@@ -157,7 +157,7 @@ impl Session {
         let slot = stop.slot.or_else(group)?;
         let process = self.processes.get(slot).filter(|process| process.teardown.detaching)?;
         // A child that had shared its memory is a process of its own from its exec on, which is traced.
-        let is_other_ones = stop.status == WaitStatus::Event(Event::Exec) && stop.tid() != process.pid;
+        let is_other_ones = stop.status == WaitStatus::Event(Event::Exec) && stop.tid() != process.tracee.pid;
         Some(slot).filter(|_| !is_other_ones)
     }
 
@@ -187,12 +187,12 @@ impl Session {
         if let Some(child) = child.and_then(|child| i32::try_from(child).ok()) {
             self.stops.end_vfork(child);
         }
-        let is_last = |process: &Process| process.teardown.last_to_detach.is_some() && process.tasks.len() == 1;
+        let is_last = |process: &Process| process.teardown.last_to_detach.is_some() && process.tracee.tasks.len() == 1;
         if self.processes.get(slot).is_some_and(is_last) {
             self.detach_last(|_| true);
         }
         let Some(process) = self.processes.get_mut(slot) else { return };
-        if !has_new_image && process.tasks.is_empty() && process.teardown.exit.is_none() {
+        if !has_new_image && process.tracee.tasks.is_empty() && process.teardown.exit.is_none() {
             // Every thread has been seen outside the pads.
             process.clear_pads();
             process.note_trap_action_left();
@@ -204,7 +204,7 @@ impl Session {
     /// A thread of a process that is being detached from has just made another one: that will stop, too.
     fn expect_thread(&mut self, slot: Slot, parent: &Stopped) {
         let Some(new) = parent.event_message().ok().and_then(|new| i32::try_from(new).ok()) else { return };
-        let is_thread = |process: &Process| procfs::thread_group(new).ok().flatten() == Some(process.pid);
+        let is_thread = |process: &Process| procfs::thread_group(new).ok().flatten() == Some(process.tracee.pid);
         // It may have stopped, and gone, before this was told.
         if self.processes.get(slot).is_some_and(is_thread)
             && self.stops.owner_of(new).is_none()
@@ -251,11 +251,11 @@ impl Session {
         self.stops.serving = Some(Serving { tid: stop.tid(), status: stop.status, answer: None });
         let slot = self.slot_of(&stop);
         if let Some(process) = self.processes.get_mut(slot)
-            && !process.space.breakpoints.is_empty()
+            && !process.tracee.space.breakpoints.is_empty()
         {
-            process.space.memory.stands_still(Some(stop.tid()));
+            process.tracee.space.memory.stands_still(Some(stop.tid()));
             process.restore_code();
-            process.space.memory.stands_still(None);
+            process.tracee.space.memory.stands_still(None);
         }
         match insist(|| self.prepare_detach(slot, &stop)) {
             Ok(Prepared::Detach(signal)) => self.finish_detach(stop, signal),

@@ -446,12 +446,12 @@ impl Process {
     pub(super) fn note_mode(&mut self, tid: i32) {
         let Some(jump) = self.jump.on() else { return };
         let Some(cell) = jump.cell_of(tid) else { return };
-        let Some(task) = self.tasks.get(tid) else { return };
+        let Some(task) = self.tracee.tasks.get(tid) else { return };
         let asks = self.observer.concerns_next(task.id)
             || !task.counted.is_empty()
             || jump.sharing.contains(&tid)
-            || self.tasks.has_sharers()
-            || self.space.guards_are_passed()
+            || self.tracee.tasks.has_sharers()
+            || self.tracee.space.guards_are_passed()
             || self.signals.awaits_stop_of(tid);
         jump.set_mode(cell, if asks { Mode::Ask } else { Mode::Record });
     }
@@ -475,8 +475,9 @@ impl Process {
 
     /// Gives a thread at a function's entry a cell, if it can have one, and tells the routine of its stack.
     fn prepare_cell(&mut self, tid: i32, fs_base: u64, entered: &Regs) {
-        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
-        let points_to_itself = |process: &mut Self| process.space.memory.read_u64(Addr(fs_base)) == Some(fs_base);
+        let Some(task) = self.tracee.tasks.get(tid).map(|task| task.id) else { return };
+        let points_to_itself =
+            |process: &mut Self| process.tracee.space.memory.read_u64(Addr(fs_base)) == Some(fs_base);
         if fs_base <= CELL_GONE || !points_to_itself(self) {
             self.fallbacks.note_thread(task, NoCell::ThreadPointer);
             return;
@@ -494,8 +495,8 @@ impl Process {
         };
         let sp = entered.sp();
         if !jump.knows_stack(cell, sp)
-            && let Some(mapping) = self.space.mapping_now(tid, Addr(sp))
-            && (self.has_grown(cell, &mapping) || self.space.stays_on_stack(entered, &mapping))
+            && let Some(mapping) = self.tracee.space.mapping_now(tid, Addr(sp))
+            && (self.has_grown(cell, &mapping) || self.tracee.space.stays_on_stack(entered, &mapping))
             && let Some(jump) = self.jump.on()
         {
             // A thread's own data lies above its stack, and what follows in the mapping may be another's.

@@ -24,7 +24,7 @@ impl Process {
         if self.jump.on().is_some_and(|jump| jump.contains(at)) && thread.is_breakpoint_trap()? {
             return self.on_ask(tid, thread, &raw, stops);
         }
-        let Some(breakpoint) = self.space.breakpoints.get(at).copied() else {
+        let Some(breakpoint) = self.tracee.space.breakpoints.get(at).copied() else {
             if is_moved {
                 thread.set_registers(&raw)?;
             }
@@ -35,12 +35,12 @@ impl Process {
         if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap()? {
             return self.deliver_trap(tid, thread);
         }
-        self.space.memory.new_stop(tid);
-        self.stop_cost.stops(self.pid, tid);
+        self.tracee.space.memory.new_stop(tid);
+        self.stop_cost.stops(self.tracee.pid, tid);
         let mut breakpoint = breakpoint;
-        if breakpoint.purposes.entry.is_some_and(|probe| !self.settings.table.is_mapping(probe.function)) {
+        if breakpoint.purposes.entry.is_some_and(|probe| !self.tracee.settings.table.is_mapping(probe.function)) {
             self.promote(thread, &raw, stops)?;
-            breakpoint = self.space.breakpoints.get(at).copied().unwrap_or(breakpoint);
+            breakpoint = self.tracee.space.breakpoints.get(at).copied().unwrap_or(breakpoint);
         }
         if self.jump.on().is_some() {
             self.settle();
@@ -76,14 +76,14 @@ impl Process {
             }
         }
         self.release_dropped_sites();
-        if leaves && self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread) {
+        if leaves && self.tracee.tasks.get(tid).is_some_and(|task| task.role == Role::Thread) {
             return self.detach_before_call(tid, thread, raw, at);
         }
         match self.step_past(hit) {
             Err(error) if !error.is_out_of_reach() => {
                 tracing::warn!("{error}");
                 self.note_missed_call();
-                self.space.lift(at)?;
+                self.tracee.space.lift(at)?;
                 pass_trap_to(thread, raw, at)?;
                 Ok(Action::Resume(0))
             }
@@ -109,7 +109,7 @@ impl Process {
     fn expect_again(&mut self, hit: &Hit<'_>, error: &TracerError, counted: bool) {
         if counted
             && matches!(error, TracerError::Unresponsive { .. })
-            && let Some(task) = self.tasks.get_mut(hit.tid)
+            && let Some(task) = self.tracee.tasks.get_mut(hit.tid)
         {
             task.counted.push(hit.at, hit.raw.0.rsp);
         }
@@ -121,18 +121,18 @@ impl Process {
         if let StepOver::Emulate(instruction) = &breakpoint.planned.step {
             let mut regs = raw.regs();
             regs.rip = at.0;
-            if instruction.run(&mut regs, &mut self.space.original_memory()) == Outcome::Done {
+            if instruction.run(&mut regs, &mut self.tracee.space.original_memory()) == Outcome::Done {
                 thread.pass_trap(raw, &regs)?;
                 return Ok(Action::Resume(0));
             }
         }
         let pad = match breakpoint.pad {
             Some(pad) => Placed::Done(pad),
-            None => self.space.write_pad(at, Some(&Helper::at_trap(thread, raw)))?,
+            None => self.tracee.space.write_pad(at, Some(&Helper::at_trap(thread, raw)))?,
         };
         match pad {
             Placed::Done(pad) => {
-                if let Some(breakpoint) = self.space.breakpoints.get_mut(at) {
+                if let Some(breakpoint) = self.tracee.space.breakpoints.get_mut(at) {
                     breakpoint.pad = Some(pad);
                 }
                 pass_trap_to(thread, raw, pad)?;
@@ -140,7 +140,7 @@ impl Process {
             // The instruction reads memory that is not there and can't be moved either: it must fault at its own
             // address.
             Placed::Impossible | Placed::NoRoom => {
-                self.space.lift(at)?;
+                self.tracee.space.lift(at)?;
                 self.note_missed_call();
                 pass_trap_to(thread, raw, at)?;
             }
@@ -152,7 +152,7 @@ impl Process {
     /// marked.
     pub(super) fn before_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
         self.leave_routine(tid, thread)?;
-        if let Some(task) = self.tasks.get(tid) {
+        if let Some(task) = self.tracee.tasks.get(tid) {
             self.observer.observe(EngineReport::Signal(task.id));
         }
         self.leave_pad_for_signal(tid, thread)?;
@@ -164,11 +164,11 @@ impl Process {
     /// back to the breakpoint, whose hit has been counted already.
     pub(super) fn leave_pad_for_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
         let raw = thread.registers()?;
-        let PcLocation::Pad(resume) = self.space.locate(Addr(raw.0.rip)) else { return Ok(()) };
+        let PcLocation::Pad(resume) = self.tracee.space.locate(Addr(raw.0.rip)) else { return Ok(()) };
         leave_pad(thread, &raw, resume)?;
         thread.move_fault_address(raw.0.rip, resume.pc.0)?;
-        if self.space.breakpoints.get(resume.pc).is_some()
-            && let Some(task) = self.tasks.get_mut(tid)
+        if self.tracee.space.breakpoints.get(resume.pc).is_some()
+            && let Some(task) = self.tracee.tasks.get_mut(tid)
         {
             task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));
         }
@@ -176,14 +176,14 @@ impl Process {
     }
 
     pub(super) fn was_counted_before_signal(&mut self, tid: i32, at: Addr, sp: u64) -> bool {
-        self.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, sp))
+        self.tracee.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, sp))
     }
 
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, trap: Addr) -> Result<Action> {
-        if self.space.code.patches().removed_from(trap).is_some()
+        if self.tracee.space.code.patches().removed_from(trap).is_some()
             && thread.is_breakpoint_trap()?
-            && self.space.is_clean(trap)?
+            && self.tracee.space.is_clean(trap)?
         {
             pass_trap_to(thread, raw, trap)?;
             return Ok(Action::Resume(0));

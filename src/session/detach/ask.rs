@@ -35,18 +35,18 @@ impl Process {
     pub(super) fn ask_to_stop(&mut self, asked: &mut Asked, stops: &mut Stops) -> bool {
         let mut waiting = false;
         // Where only a stopped thread's code can be changed, one has to be stopped.
-        let needs_stop = self.space.is_refused_while_running() && !self.space.breakpoints.is_empty();
+        let needs_stop = self.tracee.space.is_refused_while_running() && !self.tracee.space.breakpoints.is_empty();
         let may_sleep_on = !self.teardown.exit_kill && !needs_stop && !asked.everyone;
-        for tid in self.tasks.tids() {
+        for tid in self.tracee.tasks.tids() {
             let is_last = self.teardown.last_to_detach.is_some_and(|(last, _)| last == tid);
             if is_last || asked.asleep.contains(&tid) && !needs_stop {
                 continue;
             }
-            let Some(task) = self.tasks.get(tid).copied() else { continue };
-            let group = procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid);
+            let Some(task) = self.tracee.tasks.get(tid).copied() else { continue };
+            let group = procfs::thread_group(tid).ok().flatten().unwrap_or(self.tracee.pid);
             match procfs::state(group, tid) {
                 None | Some(b'Z' | b'X') => {
-                    self.tasks.remove(tid);
+                    self.tracee.tasks.remove(tid);
                     stops.forget(tid);
                     continue;
                 }
@@ -65,7 +65,7 @@ impl Process {
             }
             waiting = true;
             if !asked.asked.contains(&tid) {
-                match self.interrupt(tid) {
+                match self.tracee.interrupt(tid) {
                     Err(error) => tracing::warn!("{error}"),
                     Ok(()) => {
                         asked.asked.insert(tid);
@@ -79,9 +79,11 @@ impl Process {
     /// Whether a thread that has not stopped yet is ready to run, or runs.
     pub(super) fn awaits_a_ready_thread(&self, asked: &Asked) -> bool {
         let is_last = |tid| self.teardown.last_to_detach.is_some_and(|(last, _)| last == tid);
-        let mut awaited = self.tasks.tids().into_iter().filter(|tid| !is_last(*tid) && !asked.asleep.contains(tid));
-        awaited
-            .any(|tid| procfs::state(procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid), tid) == Some(b'R'))
+        let mut awaited =
+            self.tracee.tasks.tids().into_iter().filter(|tid| !is_last(*tid) && !asked.asleep.contains(tid));
+        awaited.any(|tid| {
+            procfs::state(procfs::thread_group(tid).ok().flatten().unwrap_or(self.tracee.pid), tid) == Some(b'R')
+        })
     }
 
     /// If our handler for SIGTRAP is still there, or memory of ours: wakes a thread that can take it out. Whether one
@@ -90,7 +92,7 @@ impl Process {
         if !self.has_last_calls() {
             return false;
         }
-        if asked.uninstalling.get(&self.pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
+        if asked.uninstalling.get(&self.tracee.pid).is_some_and(|tid| self.tracee.tasks.get(*tid).is_some()) {
             return true;
         }
         let tid = match self.choose_who_uninstalls(&asked.tried) {
@@ -99,8 +101,8 @@ impl Process {
             Err(NoThreadAvailable) => return false,
         };
         asked.tried.insert(tid);
-        asked.uninstalling.insert(self.pid, tid);
-        if let Err(error) = self.interrupt(tid) {
+        asked.uninstalling.insert(self.tracee.pid, tid);
+        if let Err(error) = self.tracee.interrupt(tid) {
             tracing::warn!("{error}");
         }
         true
@@ -110,7 +112,7 @@ impl Process {
     pub(super) fn ask_sharers_to_uninstall(&mut self, asked: &mut Asked) -> bool {
         let mut waiting = false;
         for (pid, chosen) in self.sharers_to_uninstall(&asked.tried) {
-            if asked.uninstalling.get(&pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
+            if asked.uninstalling.get(&pid).is_some_and(|tid| self.tracee.tasks.get(*tid).is_some()) {
                 waiting = true;
                 continue;
             }
@@ -121,7 +123,7 @@ impl Process {
                     waiting = true;
                     asked.tried.insert(tid);
                     asked.uninstalling.insert(pid, tid);
-                    if let Err(error) = self.interrupt(tid) {
+                    if let Err(error) = self.tracee.interrupt(tid) {
                         tracing::warn!("{error}");
                     }
                 }
@@ -133,7 +135,7 @@ impl Process {
     /// Whether a sleeping thread stands neither in code of ours nor behind a breakpoint that it has just hit.
     fn stands_clear(&self, group: i32, tid: i32) -> bool {
         match procfs::position(group, tid) {
-            Position::Blocked { pc, .. } => self.space.locate(pc) == PcLocation::Program,
+            Position::Blocked { pc, .. } => self.tracee.space.locate(pc) == PcLocation::Program,
             Position::Running | Position::Unknown => false,
         }
     }

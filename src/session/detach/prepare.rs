@@ -36,7 +36,7 @@ impl Session {
                 {
                     // A parent in vfork can't stop before its child lets it. The summary says that, too.
                     if event != Event::Vfork {
-                        process.interrupt(stop.tid())?;
+                        process.tracee.interrupt(stop.tid())?;
                     }
                     uninstalls = true;
                 }
@@ -70,11 +70,13 @@ impl Process {
         let signal = match status {
             // Of a call for us that was not waited for to its end.
             WaitStatus::Signal(SYSTEM_CALL_STOP) => {
-                self.interrupt(tid)?;
+                self.tracee.interrupt(tid)?;
                 return Ok(Prepared::RunOn(0));
             }
-            WaitStatus::EventStop if self.space.locate(Addr(thread.registers()?.0.rip)) == PcLocation::RemoteCall => {
-                self.interrupt(tid)?;
+            WaitStatus::EventStop
+                if self.tracee.space.locate(Addr(thread.registers()?.0.rip)) == PcLocation::RemoteCall =>
+            {
+                self.tracee.interrupt(tid)?;
                 return Ok(Prepared::RunOn(0));
             }
             WaitStatus::Signal(signal) => {
@@ -88,7 +90,7 @@ impl Process {
                     self.leave_pad(thread)?;
                     0
                 } else if signal == SIGTRAP
-                    && self.space.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
+                    && self.tracee.space.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
                     && thread.is_breakpoint_trap()?
                 {
                     self.repair_trap_for_detach(thread, &raw, trap)?;
@@ -97,7 +99,7 @@ impl Process {
                 } else {
                     self.leave_pad(thread)?;
                     if self.is_to_uninstall_handler(tid)? {
-                        self.interrupt(tid)?;
+                        self.tracee.interrupt(tid)?;
                         return Ok(Prepared::RunOn(signal));
                     }
                     signal
@@ -114,7 +116,7 @@ impl Process {
             }
             _ => {
                 self.leave_pad(thread)?;
-                if self.tasks.get(tid).is_some_and(|task| task.interrupted) {
+                if self.tracee.tasks.get(tid).is_some_and(|task| task.interrupted) {
                     thread.restart_interrupted_call()?;
                 }
                 0
@@ -129,19 +131,19 @@ impl Process {
         if raw.0.eflags & RESUME_FLAG != 0 && thread.is_breakpoint_trap()? {
             return Ok(true);
         }
-        Ok(self.space.code.patches().is_or_was_at(Addr(raw.0.rip)) && !thread.has_signal_to_deliver()?)
+        Ok(self.tracee.space.code.patches().is_or_was_at(Addr(raw.0.rip)) && !thread.has_signal_to_deliver()?)
     }
 
     /// Whether a thread has hit a breakpoint, whose signal still waits to be delivered.
     fn stands_behind_trap(&self, thread: &Stopped) -> Result<bool> {
-        let location = self.space.locate(Addr(thread.registers()?.0.rip));
+        let location = self.tracee.space.locate(Addr(thread.registers()?.0.rip));
         Ok(matches!(location, PcLocation::BehindTrap(_)) && procfs::has_pending(thread.tid(), SIGTRAP)?)
     }
 
     /// Moves a stopped thread out of a pad, to the original code.
     pub(super) fn leave_pad(&self, thread: &Stopped) -> Result<()> {
         let raw = thread.registers()?;
-        match self.space.locate(Addr(raw.0.rip)) {
+        match self.tracee.space.locate(Addr(raw.0.rip)) {
             PcLocation::Pad(resume) => leave_pad(thread, &raw, resume),
             // What was moved is back where it belongs.
             PcLocation::Moved(at) => leave_pad(thread, &raw, Resume::at(at)),

@@ -27,10 +27,10 @@ pub(in crate::session) enum AddedMemory {
 impl Process {
     /// A detach begins.
     pub(super) fn note_added_memory(&mut self) {
-        let was_left = || self.space.mappings().iter().any(crate::maps::Mapping::is_heaptrace_s);
+        let was_left = || self.tracee.space.mappings().iter().any(crate::maps::Mapping::is_heaptrace_s);
         let is_there = self.jump.on().is_some() || was_left();
         if matches!(self.teardown.added, AddedMemory::None | AddedMemory::Shared) && is_there {
-            let is_shared = self.tasks.has_sharers();
+            let is_shared = self.tracee.tasks.has_sharers();
             self.teardown.added = if is_shared { AddedMemory::Shared } else { AddedMemory::Mapped };
         }
     }
@@ -40,11 +40,11 @@ impl Process {
         let is_to_go = match self.teardown.added {
             AddedMemory::Mapped | AddedMemory::Failed => true,
             // who shared it may have gone meanwhile, as a child in vfork
-            AddedMemory::Shared => !self.tasks.has_sharers(),
+            AddedMemory::Shared => !self.tracee.tasks.has_sharers(),
             AddedMemory::None | AddedMemory::Seen(_) => false,
         };
         let is_restored = self.teardown.unrestored_probes == 0;
-        is_to_go && is_restored && self.teardown.exit.is_none() && !procfs::has_seccomp(self.pid)
+        is_to_go && is_restored && self.teardown.exit.is_none() && !procfs::has_seccomp(self.tracee.pid)
     }
 
     /// Whether the last thread that is detached from has to make system calls before.
@@ -75,19 +75,19 @@ impl Process {
 
     /// The process was detached from: tells of what is still mapped.
     pub(super) fn note_added_memory_left(&mut self) {
-        if self.teardown.exit.is_some() || procfs::state(self.pid, self.pid).is_none() {
+        if self.teardown.exit.is_some() || procfs::state(self.tracee.pid, self.tracee.pid).is_none() {
             return;
         }
         if self.teardown.unrestored_probes > 0 && self.teardown.added == AddedMemory::Mapped {
             // That the process is damaged is said elsewhere.
             return;
         }
-        let filters = || procfs::has_seccomp(self.pid);
+        let filters = || procfs::has_seccomp(self.tracee.pid);
         let Some((bytes, why)) = left_mapped(self.teardown.added, filters) else { return };
-        self.warn_once(format!(
+        self.tracee.warn_once(format!(
             "{} KiB of memory that heaptrace has added to process {} stay mapped, as {why}: the next heaptrace that attaches to it unmaps what is not needed any more",
             bytes / 1024,
-            self.pid
+            self.tracee.pid
         ));
     }
 }

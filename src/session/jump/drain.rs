@@ -40,9 +40,10 @@ impl Process {
         let Some(mut jump) = self.jump.take_on() else { return };
         // who stopped last may have ended, and what it had in its memory may have changed
         let lives = |task: &&Task| task.role == Role::Thread && !task.ending;
-        let first = self.tasks.get(self.pid).filter(lives).or_else(|| self.tasks.iter().find(lives));
-        let reader = self.space.memory.reader();
-        self.space.memory.new_stop(first.map_or(reader, |task| task.id.tid));
+        let first =
+            self.tracee.tasks.get(self.tracee.pid).filter(lives).or_else(|| self.tracee.tasks.iter().find(lives));
+        let reader = self.tracee.space.memory.reader();
+        self.tracee.space.memory.new_stop(first.map_or(reader, |task| task.id.tid));
         let told = self.observer.events();
         let mut deadline = None;
         let mut records = std::mem::take(&mut jump.batch);
@@ -65,7 +66,7 @@ impl Process {
                 let next = jump.merge.take(&jump.region.mapping, most as usize, &mut records);
                 self.observer.model().look_ahead(records.iter().map(|(_, record)| record.block()));
                 let may_be_plain = jump.sampling.is_none() && self.observer.takes_all();
-                self.observer.define_stacks(self.space.unwinder.stacks());
+                self.observer.define_stacks(self.tracee.space.unwinder.stacks());
                 for (cell, record) in &records {
                     if !(may_be_plain && plain::take(&mut self.observer, &mut jump, *cell, record, time_ns)) {
                         self.take_record(&mut jump, *cell, record, time_ns);
@@ -107,7 +108,7 @@ impl Process {
         self.note_dropped(&mut jump);
         self.tell_counted(&mut jump);
         self.jump = JumpState::On(jump);
-        self.space.memory.new_stop(reader);
+        self.tracee.space.memory.new_stop(reader);
     }
 
     /// The thread of the cell has found no room for its record with the number `head`. It finds some when it looks
@@ -127,7 +128,7 @@ impl Process {
 
     /// A ring is not as its thread leaves it: what it holds is lost, and the next record is number `head`.
     fn begin_anew(&mut self, jump: &mut Jump, cell: u16, head: u64) {
-        self.warn_once(RING_DAMAGED.to_owned());
+        self.tracee.warn_once(RING_DAMAGED.to_owned());
         self.note_missed_call();
         if jump.owner_mut(cell).is_some() {
             let at = cell_at(cell.into());
@@ -173,7 +174,7 @@ impl Process {
         let of_block = owner.told.take();
         if record.kind == Kind::Freed && jump.told.contains(&record.function) {
             let args = [record.args[0], record.args[1], record.args[2], 0, 0, 0];
-            let function = self.settings.table.get(FunctionId(record.function));
+            let function = self.tracee.settings.table.get(FunctionId(record.function));
             owner.told = function.and_then(|function| ToldOfBlock::of(function, &args, of_block));
             return;
         }
@@ -195,7 +196,7 @@ impl Process {
         let is_walked = !matches!(record.stack, RecordedStack::Caller(_));
         let facts = self.facts_of(jump, record.function, stack, Addr(record.caller), is_walked);
         // readers must know each stack whose facts are kept: the next call of it is a plain one
-        self.observer.define_stacks(self.space.unwinder.stacks());
+        self.observer.define_stacks(self.tracee.space.unwinder.stacks());
         if self.is_passed_on(jump, cell, record, &facts) {
             return;
         }
@@ -260,11 +261,12 @@ impl Process {
                     return Facts { family: None, caller_is_allocator: false, missed: None };
                 };
                 let frees = self
+                    .tracee
                     .settings
                     .table
                     .get(FunctionId(function))
                     .is_some_and(|function| matches!(function.kind, FunctionKind::Free { .. }));
-                let space = &mut self.space;
+                let space = &mut self.tracee.space;
                 let wrapper = space.wrapper_at(caller.sub(1));
                 // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
                 let (family, may_be_kept) = match wrapper {
@@ -282,8 +284,8 @@ impl Process {
                 (known, may_be_kept)
             }
         };
-        let stacks = || self.space.unwinder.stacks();
-        let missed = walked.then(|| missed_of(stacks(), stack, self.settings.max_depth)).flatten();
+        let stacks = || self.tracee.space.unwinder.stacks();
+        let missed = walked.then(|| missed_of(stacks(), stack, self.tracee.settings.max_depth)).flatten();
         let CallerFacts { family, caller_is_allocator } = known;
         let facts = Facts { family, caller_is_allocator, missed };
         if may_be_kept {

@@ -69,7 +69,7 @@ impl Process {
         };
         let at = Addr(raw.before_trap().0.rip);
         // What only passes a call on does not tell which allocator it is that is busy.
-        if !self.identity.selected || self.space.has_deferred() || self.space.wrapper_at(at) == Some(at) {
+        if !self.identity.selected || self.tracee.space.has_deferred() || self.tracee.space.wrapper_at(at) == Some(at) {
             return Ok(());
         }
         self.jump = JumpState::Off;
@@ -92,7 +92,7 @@ impl Process {
     }
 
     fn tell_not_promoted(&mut self, why: &str) {
-        self.warn_once(self.seen_by_trap(why));
+        self.tracee.warn_once(self.seen_by_trap(why));
     }
 
     fn seen_by_trap(&self, why: &str) -> String {
@@ -114,11 +114,11 @@ impl Process {
     #[inline(never)]
     fn try_to_promote(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr, stops: &mut Stops) -> Result<Promoted> {
         let tid = thread.tid();
-        let has_threads = self.tasks.len() > 1;
-        if self.tasks.has_sharers() {
+        let has_threads = self.tracee.tasks.len() > 1;
+        if self.tracee.tasks.has_sharers() {
             return Ok(Promoted::Later("it shares its memory with a child"));
         }
-        if self.space.is_refused_while_running() && has_threads {
+        if self.tracee.space.is_refused_while_running() && has_threads {
             return Ok(Promoted::Later(
                 "it has threads, and this kernel lets code be written in stopped processes only",
             ));
@@ -129,35 +129,35 @@ impl Process {
         if let Some(why) = JumpIneligible::of_thread(tid) {
             return Ok(Promoted::No(why.to_string()));
         }
-        if self.space.shows_python() {
+        if self.tracee.space.shows_python() {
             return Ok(Promoted::No(JumpIneligible::Python.to_string()));
         }
         if self.fill.is_some() {
             return Ok(Promoted::No(JumpIneligible::Perturb.to_string()));
         }
-        if self.space.walks_stacks_of_callers(self.pid, at) {
+        if self.tracee.space.walks_stacks_of_callers(self.tracee.pid, at) {
             return Ok(Promoted::No(JumpIneligible::WalksStacks.to_string()));
         }
-        let is_guarded = self.has_own_operators(at) && self.space.guard_unwinders(thread, raw)?;
+        let is_guarded = self.has_own_operators(at) && self.tracee.space.guard_unwinders(thread, raw)?;
         let (mut wrapped, mut at_stops) = self.to_wrap(at, is_guarded);
         let Some(near) = wrapped.iter().map(|(one, _)| one).find(|one| !one.is_told).map(|one| one.addr) else {
             // it may be a function of another module that the program calls most
             return Ok(Promoted::Later(NONE_FIT));
         };
         if is_guarded {
-            wrapped.extend(self.space.guard_candidates().into_iter().map(|guard| (guard, StubKind::Guard)));
+            wrapped.extend(self.tracee.space.guard_candidates().into_iter().map(|guard| (guard, StubKind::Guard)));
         }
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
-        let led_into = self.space.led_into(&candidates);
+        let led_into = self.tracee.space.led_into(&candidates);
         let standing = match self.comes_to_standstill(tid, &candidates, stops)? {
             Standstill::Reached(standing) => standing,
             Standstill::Missed(why) => return Ok(Promoted::Later(why)),
         };
         self.give_back_left_regions(thread, raw.before_trap(), &standing)?;
-        let Some((code, shared)) = self.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
+        let Some((code, shared)) = self.tracee.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
             return Ok(Promoted::No("there is no room for it in the program's address space".to_owned()));
         };
-        let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else {
+        let Some(mut caller) = self.tracee.space.caller(thread, raw.before_trap())? else {
             return Ok(Promoted::No("there is no room for a system call in the program's code".to_owned()));
         };
         let region = match Region::set_up(&mut caller, code, shared) {
@@ -166,7 +166,7 @@ impl Process {
             Err(error) => return Ok(Promoted::No(format!("the memory for it could not be made: {error}"))),
         };
         let labels = routine::code();
-        let interval = self.settings.sample_interval;
+        let interval = self.tracee.settings.sample_interval;
         let mut stubs = Vec::new();
         let mut jumps = Vec::new();
         let mut image = routine::bytes().to_vec();
@@ -180,16 +180,17 @@ impl Process {
         for (candidate, way) in wrapped {
             let number = stubs.len() as u64;
             let pad = code.add(ENTRIES + number * ENTRY_SIZE);
-            let placed = match self.space.move_entry(&candidate, pad, ENTRY_SIZE, led_into.contains(&candidate.addr)) {
-                Ok(placed) => placed,
-                // such a guard stays a breakpoint
-                Err(_) if way == StubKind::Guard => continue,
-                Err(error) => {
-                    at_stops.insert(candidate.addr, error.into());
-                    continue;
-                }
-            };
-            let size = match self.settings.table.get(candidate.function) {
+            let placed =
+                match self.tracee.space.move_entry(&candidate, pad, ENTRY_SIZE, led_into.contains(&candidate.addr)) {
+                    Ok(placed) => placed,
+                    // such a guard stays a breakpoint
+                    Err(_) if way == StubKind::Guard => continue,
+                    Err(error) => {
+                        at_stops.insert(candidate.addr, error.into());
+                        continue;
+                    }
+                };
+            let size = match self.tracee.settings.table.get(candidate.function) {
                 _ if candidate.is_told => SizeOf(SizeOf::TOLD),
                 function => function.map_or(SizeOf(0), size_of),
             };
@@ -202,7 +203,7 @@ impl Process {
                 is_sampled: interval > 0,
             };
             let at = code.add(STUBS + number * STUB_SIZE);
-            let original = self.space.original_bytes(candidate.addr, JUMP_LEN);
+            let original = self.tracee.space.original_bytes(candidate.addr, JUMP_LEN);
             let patch = jump_to(candidate.addr, at).and_then(|jump| Patch::new(&original, &jump));
             let stub_bytes = assemble(&stub, code, number, &labels);
             let has_room = stub_bytes.is_some_and(|bytes| {
@@ -218,30 +219,32 @@ impl Process {
             jumps.push((candidate.addr, patch, placed.addr));
         }
         // All of it at once: each writing takes as long as the next.
-        self.space.code.write_jump_code(&mut self.space.memory, code, &image)?;
+        self.tracee.space.code.write_jump_code(&mut self.tracee.space.memory, code, &image)?;
         if stubs.iter().all(|stub: &Stub| stub.way == StubKind::Guard || stub.is_told()) {
             return Ok(Promoted::No(NONE_FIT.to_owned()));
         }
-        write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
+        write_word(&mut self.tracee.space.memory, code.add(STATE_SHARED), shared.0)?;
         // what calls look into from the first one on
         region.mapping.allocate(0, NESTED + NESTED_KEYS * 16);
         region.mapping.allocate(INDEX_AREA + 4 * INDEX_LEAST, 4 * INDEX_LEAST);
-        region.mapping.set_half(FREE_STACKS, u32::from(self.settings.free_stacks));
+        region.mapping.set_half(FREE_STACKS, u32::from(self.tracee.settings.free_stacks));
         region.mapping.set_half(TIMED, TIMED_MARK);
-        let listed = Some(self.settings.max_depth).filter(|&depth| u64::from(depth) < LIST_MOST);
+        let listed = Some(self.tracee.settings.max_depth).filter(|&depth| u64::from(depth) < LIST_MOST);
         region.mapping.set_half(LIST_DEPTH, listed.unwrap_or(0));
         let nodes = Nodes::new(&region.mapping);
-        let most = self.settings.max_overhead;
+        let most = self.tracee.settings.max_overhead;
         let sampling = (interval > 0).then(|| Sampling::begin(&region.mapping, interval, most, self.observer.model()));
         for ask in asks {
-            self.space.code.place(&mut self.space.memory, code.add(ask), Patch::int3(NOP))?;
+            self.tracee.space.code.place(&mut self.tracee.space.memory, code.add(ask), Patch::int3(NOP))?;
         }
         let switch = Patch::switch(Active::Off as u8, Active::Record as u8);
-        self.space.code.place(&mut self.space.memory, code.add(STATE_ACTIVE), switch)?;
-        if let Err(error) =
-            self.space.place_jumps(&jumps, if has_threads { self.whose_threads() } else { Threads::Stand })
+        self.tracee.space.code.place(&mut self.tracee.space.memory, code.add(STATE_ACTIVE), switch)?;
+        if let Err(error) = self
+            .tracee
+            .space
+            .place_jumps(&jumps, if has_threads { self.tracee.whose_threads() } else { Threads::Stand })
         {
-            self.space.code.lift(&mut self.space.memory, code.add(STATE_ACTIVE))?;
+            self.tracee.space.code.lift(&mut self.tracee.space.memory, code.add(STATE_ACTIVE))?;
             return Ok(Promoted::No(format!("its code can't be changed: {error}")));
         }
         self.cost.conditions.jump = true;
@@ -249,7 +252,7 @@ impl Process {
         self.jump = JumpState::On(Box::new(Jump {
             region,
             code: labels,
-            plain: PlainFunctions::of(&self.settings.table, &told),
+            plain: PlainFunctions::of(&self.tracee.settings.table, &told),
             told,
             stubs,
             nodes,
@@ -278,26 +281,26 @@ impl Process {
             used: 0,
         }));
         self.withdraw_returns();
-        tracing::debug!("process {} is on the jump engine: code at {code}, shared memory at {shared}", self.pid);
+        tracing::debug!("process {} is on the jump engine: code at {code}, shared memory at {shared}", self.tracee.pid);
         Ok(Promoted::Yes)
     }
 
     /// Whether the module that `at` lies in has operators new and delete of its own.
     fn has_own_operators(&self, at: Addr) -> bool {
-        let module = self.space.module_at(at);
-        let table = &self.settings.table;
+        let module = self.tracee.space.module_at(at);
+        let table = &self.tracee.settings.table;
         let is_operator = |function| table.get(function).is_some_and(|function| function.family.is_operator());
-        let candidates = self.space.jump_candidates(table);
+        let candidates = self.tracee.space.jump_candidates(table);
         candidates.iter().any(|candidate| candidate.module == module && is_operator(candidate.function))
     }
 
     /// The functions that are wrapped, and how: those of the module that `at` lies in. And why the others, by their
     /// addresses, are seen at stops. `is_guarded`: whether exceptions may leave them.
     fn to_wrap(&self, at: Addr, is_guarded: bool) -> (Vec<(Candidate, StubKind)>, FxHashMap<Addr, Cause>) {
-        let module = self.space.module_at(at);
+        let module = self.tracee.space.module_at(at);
         let (mut wrapped, mut functions) = (Vec::new(), FxHashSet::default());
         let mut at_stops = FxHashMap::default();
-        for candidate in self.space.jump_candidates(&self.settings.table) {
+        for candidate in self.tracee.space.jump_candidates(&self.tracee.settings.table) {
             // Records have the function's number only: of several modules' one is recorded, the allocator's own.
             if candidate.is_told && functions.contains(&candidate.function) {
                 at_stops.insert(candidate.addr, Cause::OtherModule);
@@ -322,7 +325,7 @@ impl Process {
         module: ModuleId,
         is_guarded: bool,
     ) -> std::result::Result<StubKind, Cause> {
-        let table = &self.settings.table;
+        let table = &self.tracee.settings.table;
         let function = table.get(candidate.function).ok_or(Cause::OtherModule)?;
         // An exception would meet our return address.
         if table.is_declared(candidate.function) {
@@ -330,7 +333,8 @@ impl Process {
         }
         if candidate.is_told {
             // It has no frame that an exception could meet. With sampling most of its calls would be recorded in vain.
-            let way = way_of(function).filter(|way| *way == StubKind::Free && self.settings.sample_interval == 0);
+            let way =
+                way_of(function).filter(|way| *way == StubKind::Free && self.tracee.settings.sample_interval == 0);
             return way.ok_or(Cause::PassesOn);
         }
         if module != candidate.module {
@@ -340,7 +344,7 @@ impl Process {
             return Err(Cause::Operator);
         }
         // Its result is no block, which the routine would note.
-        if matches!(function.kind, Kind::ResizeInPlace { .. }) && self.settings.sample_interval > 0 {
+        if matches!(function.kind, Kind::ResizeInPlace { .. }) && self.tracee.settings.sample_interval > 0 {
             return Err(Cause::ResizesInPlace);
         }
         way_of(function).ok_or(Cause::Arguments)
@@ -349,13 +353,13 @@ impl Process {
     /// Return breakpoints stay only where calls in progress return: the routine sees all others.
     fn withdraw_returns(&mut self) {
         let sites: Vec<Addr> =
-            self.space.breakpoints.iter().filter(|(_, b)| b.purposes.returns).map(|(addr, _)| addr).collect();
+            self.tracee.space.breakpoints.iter().filter(|(_, b)| b.purposes.returns).map(|(addr, _)| addr).collect();
         for site in sites {
             let done = if self.observer.awaits(site) {
-                self.space.demote_return_site(site);
+                self.tracee.space.demote_return_site(site);
                 Ok(())
             } else {
-                self.space.unwatch_return(site)
+                self.tracee.space.unwatch_return(site)
             };
             if let Err(error) = done {
                 tracing::warn!("{error}");
@@ -367,13 +371,13 @@ impl Process {
     pub(in crate::session) fn begin_jump(&mut self) {
         self.tell_never_promoted();
         self.log_counters();
-        self.jump = JumpState::from(self.settings.jump);
+        self.jump = JumpState::from(self.tracee.settings.jump);
     }
 
     /// It was to come to the engine as soon as possible, and there was no such moment.
     fn tell_never_promoted(&mut self) {
         if let Some(told) = self.is_not_on_jump_yet() {
-            self.warn_once(told);
+            self.tracee.warn_once(told);
         }
     }
 
@@ -382,7 +386,7 @@ impl Process {
         if let Some(jump) = self.jump.on() {
             let [asks, copies, waits] =
                 [CELL_ASKS, CELL_COPIES, CELL_WAITS].map(|place| Self::sum_of_cells(jump, place));
-            let pid = self.pid;
+            let pid = self.tracee.pid;
             tracing::debug!(
                 "process {pid}: {asks} calls asked, {copies} stacks were copied, {waits} waits for room in a ring"
             );

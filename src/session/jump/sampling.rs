@@ -68,7 +68,7 @@ impl Process {
     /// What the thread of the cell counted only, since it picked a block last, came between that and what it frees now.
     pub(super) fn note_counted_since(&mut self, tid: i32) {
         let Some(jump) = self.jump.on().filter(|jump| jump.sampling.is_some()) else { return };
-        let Some((cell, task)) = jump.cell_of(tid).zip(self.tasks.get(tid).map(|task| task.id)) else { return };
+        let Some((cell, task)) = jump.cell_of(tid).zip(self.tracee.tasks.get(tid).map(|task| task.id)) else { return };
         let at = cell_at(cell.into());
         if jump.shared().word(at + CELL_CALLS) != jump.shared().word(at + CELL_SINCE) {
             self.observer.note_not_recorded(task);
@@ -101,7 +101,7 @@ impl Process {
 
     /// Chooses the interval that the routine samples with from here on, by what it has cost until now.
     pub(in crate::session) fn govern(&mut self) {
-        let (recording, pid) = (self.cost.recording_ns, self.pid);
+        let (recording, pid) = (self.cost.recording_ns, self.tracee.pid);
         let Some(jump) = self.jump.on_mut() else { return };
         let shared = &jump.region.mapping;
         let Some(Sampling { governor: Some(governor), counted_ns, .. }) = &mut jump.sampling else { return };

@@ -81,19 +81,19 @@ impl Process {
         let deadline = Instant::now() + TIMEOUT;
         let mut asked = BTreeSet::new();
         loop {
-            if self.tasks.len() > 1 {
+            if self.tracee.tasks.len() > 1 {
                 stops.collect()?;
             }
             let (mut awaited, mut is_inside) = (false, false);
             let regs = Stopped::regained(tid).registers()?.regs();
             let mut all = vec![Standing { tid, pc: Addr(regs.rip), sp: Addr(regs.sp()) }];
-            for other in self.tasks.tids().into_iter().filter(|other| *other != tid) {
+            for other in self.tracee.tasks.tids().into_iter().filter(|other| *other != tid) {
                 match self.stand_of(other, &replaced, stops)? {
                     Stand::Clear(standing) => all.extend(standing),
                     Stand::Unknown => {
                         awaited = true;
-                        if procfs::state(self.pid, other) == Some(b'R') && asked.insert(other) {
-                            self.interrupt(other)?;
+                        if procfs::state(self.tracee.pid, other) == Some(b'R') && asked.insert(other) {
+                            self.tracee.interrupt(other)?;
                         }
                     }
                     Stand::Inside => {
@@ -138,7 +138,7 @@ impl Process {
     fn stand_of(&self, tid: i32, replaced: &[Range<u64>], stops: &Stops) -> Result<Stand> {
         let is_inside = |pc: u64| {
             replaced.iter().any(|range| range.contains(&pc))
-                || !matches!(self.space.locate(Addr(pc)), PcLocation::Program | PcLocation::BehindTrap(_))
+                || !matches!(self.tracee.space.locate(Addr(pc)), PcLocation::Program | PcLocation::BehindTrap(_))
         };
         if let Some((_, status, stopped)) = stops.waiting.iter().find(|(waiting, ..)| *waiting == tid) {
             // it executes nothing more, wherever it stands
@@ -156,7 +156,7 @@ impl Process {
             let standing = Standing { tid, pc: Addr(regs.rip), sp: Addr(regs.sp()) };
             return Ok(if inside { Stand::Inside } else { Stand::Clear(Some(standing)) });
         }
-        let group = procfs::thread_group(tid)?.unwrap_or(self.pid);
+        let group = procfs::thread_group(tid)?.unwrap_or(self.tracee.pid);
         match procfs::state(group, tid) {
             None | Some(b'Z' | b'X') => return Ok(Stand::Clear(None)),
             Some(b'R') => return Ok(Stand::Unknown),
@@ -171,14 +171,14 @@ impl Process {
     /// Whether a word on the stack of a thread that stands is one for which `leads_there` holds.
     pub(super) fn has_on_stack(&mut self, standing: &Standing, leads_there: &dyn Fn(u64) -> bool) -> bool {
         let Standing { tid, sp, .. } = *standing;
-        let Some(mapping) = self.space.mapping_now(tid, sp) else { return false };
+        let Some(mapping) = self.tracee.space.mapping_now(tid, sp) else { return false };
         let end = mapping.end.0;
         let mut at = sp.0 / 8 * 8;
         let mut piece = vec![0; PIECE as usize];
         while at < end {
             let wanted = usize::try_from((end - at).min(PIECE)).unwrap_or(0);
             let Some(bytes) = piece.get_mut(..wanted) else { return false };
-            let read = self.space.memory.read_uncached(Addr(at), bytes);
+            let read = self.tracee.space.memory.read_uncached(Addr(at), bytes);
             let words = bytes.get(..read).unwrap_or_default().chunks_exact(8);
             let mut words = words.map(|word| word.try_into().map(u64::from_le_bytes).unwrap_or(0));
             if words.any(leads_there) {

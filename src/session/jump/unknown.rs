@@ -36,7 +36,7 @@ impl Process {
                 }
                 let mut regs = Regs::default();
                 regs.gpr[reg::RSP] = CallerAlone::PLACE.0;
-                let space = &mut self.space;
+                let space = &mut self.tracee.space;
                 let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
                 let unwound = space.unwinder.unwind_at_entry(&regs, &mut CallerAlone { caller, target }, 1);
                 self.publish(jump, unwound);
@@ -44,7 +44,7 @@ impl Process {
                 unwound.stack
             }
             RecordedStack::Known(id) | RecordedStack::Caller(id) => {
-                let known = self.space.unwinder.stacks().contains(StackId(id));
+                let known = self.tracee.space.unwinder.stacks().contains(StackId(id));
                 if known { StackId(id) } else { StackId::EMPTY }
             }
             RecordedStack::Copied(copy) => {
@@ -62,10 +62,10 @@ impl Process {
 
     fn unwind_copy(&mut self, jump: &mut Jump, copy: u32) -> Option<(StackId, Copied)> {
         let (regs, copied) = CopiedStack::of(jump.shared(), copy)?;
-        let space = &mut self.space;
+        let space = &mut self.tracee.space;
         let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
         let mut memory = CopiedMemory { copied, target, maps: &space.maps };
-        let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
+        let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, self.tracee.settings.max_depth);
         Some((unwound.stack, self.publish(jump, unwound)))
     }
 
@@ -93,13 +93,13 @@ impl Process {
 
     /// Makes nodes of the frames that a thread has listed, and tells the routine of them.
     fn take_list(&mut self, jump: &mut Jump, parent: StackId, listed: &[u64]) -> Option<StackId> {
-        let unwinder = &mut self.space.unwinder;
+        let unwinder = &mut self.tracee.space.unwinder;
         let shared = &jump.region.mapping;
         let nodes = &mut jump.nodes;
         let unwound = unwinder.extend(
             parent,
             listed,
-            self.settings.max_depth,
+            self.tracee.settings.max_depth,
             &mut jump.latest,
             &mut |parent, stack, frame, rule| {
                 nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
@@ -126,7 +126,7 @@ impl Process {
 
     /// The caller of a free whose stack is not walked at stops, either: all that the routine needs to know of it.
     pub(super) fn publish_caller(&mut self, entered: &Regs) {
-        let space = &mut self.space;
+        let space = &mut self.tracee.space;
         let mut memory = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
         let unwound = space.unwinder.unwind_at_entry(entered, &mut memory, 1);
         self.publish_stack(unwound);
@@ -134,7 +134,7 @@ impl Process {
 
     /// Tells the routine of a stack, so that it knows it next time. Returns whether it will.
     pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) -> Copied {
-        let unwinder = &self.space.unwinder;
+        let unwinder = &self.tracee.space.unwinder;
         let stacks = unwinder.stacks();
         let mut path = Vec::with_capacity(unwound.depth as usize);
         let mut at = unwound.stack;
@@ -161,7 +161,7 @@ impl Process {
             Some(Rule::Planted { .. } | Rule::OtherStack) => true,
             Some(_) => false,
         };
-        if ends_here || unwound.depth >= self.settings.max_depth {
+        if ends_here || unwound.depth >= self.tracee.settings.max_depth {
             jump.nodes.end_at(shared, last.0, unwound.stack.0);
         } else if !matches!(unwinder.known_rule(frame.addr), Some(Rule::Outermost)) {
             return Copied::Unwalkable;
@@ -181,7 +181,7 @@ impl Process {
         jump.facts.clear();
         jump.callers.clear();
         jump.latest = LatestWalk::default();
-        let space = &self.space;
+        let space = &self.tracee.space;
         let stacks = space.unwinder.stacks();
         let is_stale = |id: &u32| {
             let frame = stacks.get(StackId(*id)).and_then(|node| node.frame());
