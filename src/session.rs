@@ -234,7 +234,7 @@ impl Session {
             let task = process.tracee.tasks.add(tid, role);
             process.on_thread_come(task);
             if role == Role::VmSharer {
-                process.note_modes();
+                process.jump.note_modes(&process.tracee, &process.observer, &process.signals);
             }
             self.stops.assign(tid, slot);
         }

@@ -43,7 +43,8 @@ impl Process {
     /// Before the first call of the allocator: until now, hardly any stop has been in the way.
     pub(super) fn note_undisturbed_time(&mut self) {
         self.note_cpu_time();
-        let cost = Cost { user_ns: 0, ..self.cost };
+        let mut cost = Cost { user_ns: 0, ..self.cost };
+        self.jump.add_cost(&mut cost);
         self.cost.known_cpu_ns = cost.own_cpu_ns();
     }
 

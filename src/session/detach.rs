@@ -277,7 +277,9 @@ impl Session {
         let slot = self.slot_of(&stop);
         let mut left = Ok(());
         if let Some(process) = self.processes.get_mut(slot) {
-            left = insist(|| process.leave_routine_for_good(tid, &stop.stopped));
+            left = insist(|| {
+                process.jump.leave_routine_for_good(&mut process.tracee, &mut process.observer, &stop.stopped)
+            });
             left = left.and(insist(|| process.leave_pad(&stop.stopped)));
             process.close_trap_of_sharer(&stop.stopped);
             // Such a thread is detached from last, or at its next stop.

@@ -135,7 +135,7 @@ impl Process {
         space.show_python(self.tracee.settings.python);
         std::mem::swap(&mut space, &mut self.tracee.space);
         space.code.end_guard();
-        self.begin_jump();
+        self.jump.begin_image(&mut self.tracee, &self.identity.program, self.observer.events());
         self.leave_sharers_behind();
         self.tracee.tasks.begin_image();
         self.tracee.tasks.add(tid, Role::Thread);

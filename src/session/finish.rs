@@ -89,7 +89,7 @@ impl Process {
             self.teardown.detached = self.teardown.exit.is_none();
             self.note_peak_resident(self.tracee.pid);
         }
-        self.end_jump();
+        self.jump.end(&mut self.tracee, &mut self.observer);
         self.await_existing();
         if broken_off.is_some() {
             // what the jump engine had left in its rings is of now
@@ -155,7 +155,7 @@ impl Process {
         };
         let mut warnings = self.tracee.warnings.clone();
         warnings.extend(blind_spots.iter().filter(|what| !self.tracee.warnings.contains(what)).cloned());
-        warnings.extend(self.fallbacks.in_words(self.observer.events()));
+        warnings.extend(self.jump.fallbacks_in_words(self.observer.events()));
         warnings.extend(self.tracee.space.untold_python());
         warnings.extend(self.fill.as_ref().and_then(fill::Blocks::untold));
         if self.unknown_stops > 0 {
@@ -173,8 +173,9 @@ impl Process {
                 self.identity.program
             ));
         }
+        let not_on_jump = self.jump.is_not_on_jump_yet(&self.identity.program, self.observer.events());
         // the warnings of an image before may have the same words
-        warnings.extend(self.is_not_on_jump_yet().filter(|told| !self.tracee.warnings.contains(told)));
+        warnings.extend(not_on_jump.filter(|told| !self.tracee.warnings.contains(told)));
         let paused = self.observer.paused_for();
         if !paused.is_zero() {
             warnings.push(format!(
@@ -193,6 +194,17 @@ impl Process {
         if harmed {
             warnings.push(aftermath.to_string());
         }
+        let mut cost = Cost {
+            conditions: Conditions {
+                threads: self.tracee.tasks.threads_ever(),
+                pinned: self.tracee.settings.pin,
+                free_stacks: self.tracee.settings.free_stacks,
+                ..self.cost.conditions
+            },
+            events: self.observer.events(),
+            ..self.cost
+        };
+        self.jump.add_cost(&mut cost);
         Recording {
             snapshot: Snapshot::default(),
             stacks,
@@ -228,16 +240,7 @@ impl Process {
             detached: self.teardown.detached,
             harmed,
             user: self.identity.owner.user,
-            cost: Cost {
-                conditions: Conditions {
-                    threads: self.tracee.tasks.threads_ever(),
-                    pinned: self.tracee.settings.pin,
-                    free_stacks: self.tracee.settings.free_stacks,
-                    ..self.cost.conditions
-                },
-                events: self.observer.events(),
-                ..self.cost
-            },
+            cost,
             anomalies: self.observer.model().anomalies(),
             children: self.children.clone(),
             images: self.identity.images.clone(),

@@ -48,7 +48,7 @@ impl Process {
         self.repair_trap(tid, thread, raw, at)?;
         self.keep_sigtrap_fallback(tid, thread, stops)?;
         let regs = raw.regs();
-        if self.was_counted_before_signal(tid, at, regs.sp()) {
+        if self.tracee.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, regs.sp())) {
             *counted = true;
             return Ok(());
         }
@@ -60,7 +60,7 @@ impl Process {
             self.on_entry(hit, &regs, function)?;
         }
         *counted = true;
-        self.note_picked_blocks();
+        self.jump.note_picked_blocks(&mut self.observer);
         if purposes.loader && self.tracee.space.loader_is_consistent() {
             self.settle();
             self.refresh_modules(tid);
@@ -71,7 +71,7 @@ impl Process {
         }
         if purposes.tags & GUARD_TAG != 0 {
             self.settle();
-            self.hand_over(tid, thread, raw)?;
+            self.jump.hand_over(&mut self.tracee, &mut self.observer, thread, raw)?;
             self.note_mode(tid);
         }
         if purposes.tags & ANNOTATION_TAG != 0 {
@@ -134,7 +134,7 @@ impl Process {
             return Err(error);
         }
         if let Some(unwound) = unwound {
-            self.publish_stack(unwound);
+            self.jump.publish_stack(&self.tracee, unwound);
         }
         let EngineReply::WatchReturn(site) = answer else { return Ok(()) };
         match self.tracee.space.ensure_return_site(site, thread, raw) {

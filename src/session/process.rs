@@ -6,7 +6,7 @@ use super::engine::EngineReport;
 use super::existing::Existing;
 use super::heapcopy::Copies;
 use super::identity::{Identity, Owner};
-use super::jump::{Drained, Fallbacks, JumpState};
+use super::jump::JumpEngine;
 use super::leakrecord::LeakWatch;
 use super::observer::Observer;
 use super::pertest::TestWatch;
@@ -20,6 +20,7 @@ use super::stops::Stops;
 use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
 use super::tracee::Tracee;
+use super::trap::leave_for_signal;
 use crate::event::EventKind;
 use crate::fill;
 use crate::profile::{Children, Cost};
@@ -53,10 +54,7 @@ pub struct Process {
     pub(super) children: Children,
     pub(super) observer: Observer,
     pub(super) cost: Cost,
-    /// Whether the jump engine sees its calls.
-    pub(super) jump: JumpState,
-    /// What it can't record.
-    pub(super) fallbacks: Fallbacks,
+    pub(super) jump: JumpEngine,
     /// What a stop takes of its CPU time.
     pub(super) stop_cost: StopCost,
     /// The CPU time that it had used when tracing began.
@@ -124,8 +122,7 @@ impl Process {
             children: Children::default(),
             observer,
             cost: Cost::default(),
-            jump: JumpState::from(common.settings.jump),
-            fallbacks: Fallbacks::default(),
+            jump: JumpEngine::new(common.settings.jump, Arc::clone(&common.progress)),
             stop_cost: StopCost::default(),
             cpu_before: cputime::of_process(pid).unwrap_or_default(),
             peak_resident: None,
@@ -142,10 +139,7 @@ impl Process {
     /// leak scan, a pause, a detach, the end). The trap engine tells all it sees at the stop itself: it has nothing to
     /// add. The jump engine drains its rings.
     pub(super) fn settle(&mut self) {
-        if self.jump.on().is_some() {
-            self.drain(Drained::All);
-        }
-        self.observer.tell_counted();
+        self.jump.settle(&mut self.tracee, &mut self.observer);
     }
 
     /// Tells the readers of the process's stream what no engine saw.
@@ -168,15 +162,15 @@ impl Process {
             WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped, stops),
             // Of a call for us that was not waited for to its end: the thread goes on by its own way back.
             WaitStatus::Signal(SYSTEM_CALL_STOP) => Ok(Action::Resume(0)),
-            WaitStatus::Signal(signal) if self.is_routine_fault(signal, stopped)? => {
-                self.after_routine_fault(tid, stopped, signal, stops)
+            WaitStatus::Signal(signal) if self.jump.is_routine_fault(signal, stopped)? => {
+                self.on_routine_fault(stopped, signal, stops)
             }
             WaitStatus::Signal(signal) => {
                 self.on_signal(tid, stopped, signal)?;
                 Ok(Action::Resume(signal))
             }
             WaitStatus::GroupStop(_) => {
-                self.leave_pad_for_signal(tid, stopped)?;
+                self.tracee.leave_pad_for_signal(stopped)?;
                 // the call that it is set back to was seen
                 self.note_mode(tid);
                 if let Some(task) = self.tracee.tasks.get_mut(tid) {
@@ -222,12 +216,21 @@ impl Process {
         Ok(())
     }
 
+    /// Before a signal is delivered: its handler must see an untouched program.
+    pub(super) fn before_signal(&mut self, tid: i32, stopped: &Stopped) -> Result<()> {
+        self.jump.leave_routine(&mut self.tracee, &mut self.observer, stopped)?;
+        leave_for_signal(&mut self.tracee, &mut self.observer, stopped)?;
+        self.note_mode(tid);
+        Ok(())
+    }
+
     fn on_event(&mut self, tid: i32, event: Event, stopped: &Stopped, stops: &mut Stops) -> Result<Action> {
         match event {
             Event::Clone | Event::Fork | Event::Vfork => {
                 stops.announce(event, stopped)?;
                 if event == Event::Vfork {
-                    self.share_cell(tid, true);
+                    self.jump.share_cell(tid, true);
+                    self.note_mode(tid);
                 }
                 if event == Event::Clone {
                     self.on_thread_made(tid, i32::try_from(stopped.event_message()?).ok());
@@ -236,7 +239,8 @@ impl Process {
                 Ok(Action::Resume(0))
             }
             Event::VforkDone => {
-                self.share_cell(tid, false);
+                self.jump.share_cell(tid, false);
+                self.note_mode(tid);
                 self.on_vfork_done(tid, stopped, stops)?;
                 Ok(Action::Resume(0))
             }
@@ -275,7 +279,7 @@ impl Process {
         }
         if let Some(task) = self.tracee.tasks.get(tid).copied() {
             self.identity.thread_names.insert(task.id.serial, procfs::comm(tid));
-            self.free_cell(tid, task.id);
+            self.jump.free_cell(&mut self.tracee, &mut self.observer, task.id);
             self.end_calls_of(task.id);
             self.end_tests_of(task.id);
             self.release_dropped_sites();
@@ -331,10 +335,10 @@ impl Process {
             Err(error) if error.is_out_of_reach() => {}
             Err(error) => self.tracee.warn_once(error.to_string()),
         }
-        self.forget_stale_nodes();
+        self.jump.forget_stale_nodes(&self.tracee);
         if self.tracee.space.guards_are_passed() && self.jump.on().is_some() {
             self.tracee.warn_once(THROWS_UNSEEN.to_owned());
-            self.note_modes();
+            self.jump.note_modes(&self.tracee, &self.observer, &self.signals);
         }
         self.observer.define_modules(self.tracee.space.module_records());
     }

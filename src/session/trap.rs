@@ -3,13 +3,18 @@
 
 use super::engine::EngineReport;
 use super::hit::Hit;
+use super::jump::{Asked, AtEntry, JumpEngine};
+use super::observer::Observer;
 use super::process::Process;
 use super::stop::Action;
 use super::stops::Stops;
 use super::tasks::Role;
+use super::tracee::Tracee;
 use crate::addr::Addr;
+use crate::arch::Regs;
 use crate::arch::emulate::Outcome;
 use crate::arch::step::{Resume, StepOver};
+use crate::jump::stub::Stub;
 use crate::patches::PcLocation;
 use crate::session::space::{Helper, LOCKS_TAG, OWN_TRACER_TAG, Placed};
 use crate::tracer::ptrace::Stopped;
@@ -39,21 +44,82 @@ impl Process {
         self.stop_cost.stops(self.tracee.pid, tid);
         let mut breakpoint = breakpoint;
         if breakpoint.purposes.entry.is_some_and(|probe| !self.tracee.settings.table.is_mapping(probe.function)) {
-            self.promote(thread, &raw, stops)?;
+            let entry = AtEntry {
+                thread,
+                raw: &raw,
+                cost: &self.cost,
+                program: &self.identity.program,
+                is_selected: self.identity.selected,
+            };
+            self.jump.promote(&mut self.tracee, &mut self.observer, &entry, stops)?;
             breakpoint = self.tracee.space.breakpoints.get(at).copied().unwrap_or(breakpoint);
         }
         if self.jump.on().is_some() {
             self.settle();
-            self.hand_over(tid, thread, &raw)?;
-            self.note_trapped_call(tid, at, &breakpoint, &raw.before_trap().regs());
+            self.jump.hand_over(&mut self.tracee, &mut self.observer, thread, &raw)?;
+            self.jump.note_trapped_call(&mut self.tracee, tid, at, &breakpoint, &raw.before_trap().regs());
             if breakpoint.purposes.tags & LOCKS_TAG != 0 {
-                self.make_way_for_locks(thread, &raw)?;
+                self.jump.make_way_for_locks(&mut self.tracee, thread, &raw)?;
             }
         }
         let hit = &Hit { tid, thread, raw: &raw, at, breakpoint: &breakpoint };
         let action = self.on_hit(hit, stops);
         self.note_mode(tid);
         action
+    }
+
+    /// A thread has hit one of the int3s of the jump engine's routine; `raw` is as the trap has left it.
+    fn on_ask(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Action> {
+        self.tracee.space.memory.new_stop(tid);
+        self.stop_cost.stops(self.tracee.pid, tid);
+        match self.jump.on_ask(&mut self.tracee, &mut self.observer, tid, raw) {
+            Asked::Call(stub, entered) => return self.see_at_stop(thread, raw, (stub, entered), stops),
+            Asked::Answered => self.repair_trap(tid, thread, raw, Addr(raw.0.rip.wrapping_sub(1)))?,
+            Asked::Lost => {}
+        }
+        thread.pass_trap(raw, &raw.regs())?;
+        Ok(Action::Resume(0))
+    }
+
+    /// A thread has stopped in the jump engine's routine, before anything of its call was recorded: the call is seen as
+    /// if it had hit the breakpoint at the function's entry.
+    fn see_at_stop(
+        &mut self,
+        thread: &Stopped,
+        raw: &RawRegs,
+        call: (Stub, Regs),
+        stops: &mut Stops,
+    ) -> Result<Action> {
+        let tid = thread.tid();
+        let Some(call) = self.jump.prepare_call(&mut self.tracee, &mut self.observer, thread, raw, call)? else {
+            return Ok(Action::Resume(0));
+        };
+        let before = self.observer.calls_seen();
+        let hit = &Hit { tid, thread, raw: &call.raw, at: call.at(), breakpoint: &call.breakpoint };
+        let action = self.on_hit(hit, stops);
+        self.jump.judge_call(&mut self.tracee, &call, self.observer.calls_seen() != before);
+        self.note_mode(tid);
+        action
+    }
+
+    /// The jump engine's routine has faulted. Where the thread's stack has no room for it, the call is seen at this
+    /// stop.
+    pub(super) fn on_routine_fault(&mut self, thread: &Stopped, signal: i32, stops: &mut Stops) -> Result<Action> {
+        if JumpEngine::lacks_stack(thread)? {
+            let (tid, raw) = (thread.tid(), thread.registers()?);
+            self.tracee.space.memory.new_stop(tid);
+            self.stop_cost.stops(self.tracee.pid, tid);
+            self.settle();
+            if let Some(call) = self.jump.call_not_begun(&mut self.tracee, tid, &raw.regs()) {
+                return self.see_at_stop(thread, &raw, call, stops);
+            }
+        }
+        self.jump.after_routine_fault(&mut self.tracee, &mut self.observer, &self.signals, thread, signal)
+    }
+
+    /// Whether the jump engine records the thread's calls, or asks for them, from here on.
+    pub(super) fn note_mode(&self, tid: i32) {
+        self.jump.note_mode(&self.tracee, &self.observer, &self.signals, tid);
     }
 
     /// A thread stands behind a breakpoint of ours, or is taken to.
@@ -148,37 +214,6 @@ impl Process {
         Ok(Action::Resume(0))
     }
 
-    /// Before a signal is delivered: no handler may see a pad's address, and a call that the handler interrupts is
-    /// marked.
-    pub(super) fn before_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
-        self.leave_routine(tid, thread)?;
-        if let Some(task) = self.tracee.tasks.get(tid) {
-            self.observer.observe(EngineReport::Signal(task.id));
-        }
-        self.leave_pad_for_signal(tid, thread)?;
-        self.note_mode(tid);
-        Ok(())
-    }
-
-    /// Moves a thread that is in a pad back to the original code. If the replaced instruction has not run yet, it goes
-    /// back to the breakpoint, whose hit has been counted already.
-    pub(super) fn leave_pad_for_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
-        let raw = thread.registers()?;
-        let PcLocation::Pad(resume) = self.tracee.space.locate(Addr(raw.0.rip)) else { return Ok(()) };
-        leave_pad(thread, &raw, resume)?;
-        thread.move_fault_address(raw.0.rip, resume.pc.0)?;
-        if self.tracee.space.breakpoints.get(resume.pc).is_some()
-            && let Some(task) = self.tracee.tasks.get_mut(tid)
-        {
-            task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));
-        }
-        Ok(())
-    }
-
-    pub(super) fn was_counted_before_signal(&mut self, tid: i32, at: Addr, sp: u64) -> bool {
-        self.tracee.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, sp))
-    }
-
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, trap: Addr) -> Result<Action> {
         if self.tracee.space.code.patches().removed_from(trap).is_some()
@@ -189,6 +224,32 @@ impl Process {
             return Ok(Action::Resume(0));
         }
         self.deliver_trap(tid, thread)
+    }
+}
+
+/// Before a signal is delivered to a thread outside of the jump engine's routine: no handler may see a pad's address,
+/// and a call that the handler interrupts is marked.
+pub(super) fn leave_for_signal(tracee: &mut Tracee, observer: &mut Observer, thread: &Stopped) -> Result<()> {
+    if let Some(task) = tracee.tasks.get(thread.tid()) {
+        observer.observe(EngineReport::Signal(task.id));
+    }
+    tracee.leave_pad_for_signal(thread)
+}
+
+impl Tracee {
+    /// Moves a thread that is in a pad back to the original code. If the replaced instruction has not run yet, it goes
+    /// back to the breakpoint, whose hit has been counted already.
+    pub(super) fn leave_pad_for_signal(&mut self, thread: &Stopped) -> Result<()> {
+        let raw = thread.registers()?;
+        let PcLocation::Pad(resume) = self.space.locate(Addr(raw.0.rip)) else { return Ok(()) };
+        leave_pad(thread, &raw, resume)?;
+        thread.move_fault_address(raw.0.rip, resume.pc.0)?;
+        if self.space.breakpoints.get(resume.pc).is_some()
+            && let Some(task) = self.tasks.get_mut(thread.tid())
+        {
+            task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));
+        }
+        Ok(())
     }
 }
 

@@ -51,7 +51,9 @@ impl Process {
                     continue;
                 }
                 Some(b'S' | b'D' | b'I')
-                    if may_sleep_on && self.stands_clear(group, tid) && !self.sleeps_in_a_call(tid) =>
+                    if may_sleep_on
+                        && self.stands_clear(group, tid)
+                        && !self.jump.sleeps_in_a_call(&mut self.tracee, tid) =>
                 {
                     asked.asleep.insert(tid);
                     continue;

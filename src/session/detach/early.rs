@@ -116,7 +116,7 @@ impl Process {
             self.refresh_modules(tid);
             // A thread that has run meanwhile may stand between the instructions that a jump would overwrite.
             if self.tracee.space.is_last_aside(child) && self.jump.on().is_some() && self.has_several_threads() {
-                self.go_back_to_stops(Cause::SetAside)?;
+                self.jump.go_back_to_stops(&mut self.tracee, Cause::SetAside)?;
             }
             self.tracee.space.take_up_after(child)?;
             self.tell(EventKind::Unobserved);

@@ -59,7 +59,7 @@ impl Process {
         }
         let unmapped = insist(|| {
             let resume = self.resume_registers(thread)?;
-            self.unmap_regions(thread, resume)
+            self.jump.unmap_regions(&mut self.tracee, thread, resume)
         });
         match unmapped {
             Ok(stays) => self.teardown.added = AddedMemory::Seen(stays),
