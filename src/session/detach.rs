@@ -62,9 +62,10 @@ impl Session {
             process.end_copies_before_detach(stops);
             process.unpin();
             process.note_peak_resident(process.tracee.pid);
-            process.note_added_memory();
+            process.teardown.note_added_memory(&process.tracee, &process.jump);
             process.judge_unseen(process.tracee.pid);
-            process.restore_code();
+            process.settle();
+            process.teardown.restore_code(&mut process.tracee);
         }
         self.detach_served();
         for (tid, status) in std::mem::take(&mut self.stops.held) {
@@ -84,7 +85,8 @@ impl Session {
             let expecting = !self.stops.expected.is_empty();
             let mut waiting = expecting;
             for process in self.processes.iter_mut() {
-                process.teardown.threads_awaited = process.ask_to_stop(&mut asked, &mut self.stops);
+                let Process { tracee, jump, teardown, .. } = process;
+                teardown.threads_awaited = teardown.ask_to_stop(tracee, jump, &mut asked, &mut self.stops);
                 waiting |= process.teardown.threads_awaited;
             }
             waiting |= self.detach_last(|process| !expecting && !process.teardown.threads_awaited);
@@ -99,7 +101,8 @@ impl Session {
                 break;
             }
             let waited = began.elapsed();
-            let is_ready = || self.processes.iter().any(|process| process.awaits_a_ready_thread(&asked));
+            let is_ready =
+                || self.processes.iter().any(|process| process.teardown.awaits_a_ready_thread(&process.tracee, &asked));
             if waited > PATIENCE_WITH_READY || waited > TIMEOUT && !is_ready() {
                 tracing::warn!("some threads did not stop for the detach within {} s", waited.as_secs());
                 self.detach_last(|_| true);
@@ -143,11 +146,12 @@ impl Session {
         self.detaching += 1;
         process.unpin();
         process.note_peak_resident(process.tracee.pid);
-        process.note_added_memory();
+        process.teardown.note_added_memory(&process.tracee, &process.jump);
         process.judge_unseen(process.tracee.pid);
-        process.restore_code();
+        process.settle();
+        process.teardown.restore_code(&mut process.tracee);
         // The kernel detaches nobody by itself, as the tracer lives on.
-        process.ask_to_stop(&mut Asked::of_everyone(), stops);
+        process.teardown.ask_to_stop(&mut process.tracee, &process.jump, &mut Asked::of_everyone(), stops);
         self.finish_if_over(slot);
     }
 
@@ -196,7 +200,7 @@ impl Session {
             // Every thread has been seen outside the pads.
             process.clear_pads();
             process.note_trap_action_left();
-            process.note_added_memory_left();
+            process.teardown.note_added_memory_left(&mut process.tracee);
         }
         self.finish_if_over(slot);
     }
@@ -254,7 +258,8 @@ impl Session {
             && !process.tracee.space.breakpoints.is_empty()
         {
             process.tracee.space.memory.stands_still(Some(stop.tid()));
-            process.restore_code();
+            process.settle();
+            process.teardown.restore_code(&mut process.tracee);
             process.tracee.space.memory.stands_still(None);
         }
         match insist(|| self.prepare_detach(slot, &stop)) {
@@ -280,7 +285,7 @@ impl Session {
             left = insist(|| {
                 process.jump.leave_routine_for_good(&mut process.tracee, &mut process.observer, &stop.stopped)
             });
-            left = left.and(insist(|| process.leave_pad(&stop.stopped)));
+            left = left.and(insist(|| process.tracee.leave_pad(&stop.stopped)));
             process.close_trap_of_sharer(&stop.stopped);
             // Such a thread is detached from last, or at its next stop.
             if signal == 0

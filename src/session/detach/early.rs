@@ -86,7 +86,7 @@ impl Process {
         self.settle();
         self.await_existing();
         self.tracee.space.set_aside_for(child)?;
-        if self.has_several_threads() {
+        if self.tracee.tasks.has_several_threads() {
             self.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
             self.tracee.space.note_blind_spot(
@@ -96,10 +96,6 @@ impl Process {
             );
         }
         Ok(())
-    }
-
-    fn has_several_threads(&self) -> bool {
-        self.tracee.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1
     }
 
     /// A thread comes back from vfork(2): its child no longer shares the memory.
@@ -115,7 +111,10 @@ impl Process {
             self.release_dropped_sites();
             self.refresh_modules(tid);
             // A thread that has run meanwhile may stand between the instructions that a jump would overwrite.
-            if self.tracee.space.is_last_aside(child) && self.jump.on().is_some() && self.has_several_threads() {
+            if self.tracee.space.is_last_aside(child)
+                && self.jump.on().is_some()
+                && self.tracee.tasks.has_several_threads()
+            {
                 self.jump.go_back_to_stops(&mut self.tracee, Cause::SetAside)?;
             }
             self.tracee.space.take_up_after(child)?;

@@ -7,6 +7,7 @@ use crate::session::Session;
 use crate::session::process::Process;
 use crate::session::slots::Slot;
 use crate::session::stop::Stop;
+use crate::session::tracee::Tracee;
 use crate::session::trap::{leave_pad, pass_trap_to};
 use crate::tracer::ptrace::{RESUME_FLAG, SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::rawregs::RawRegs;
@@ -82,12 +83,12 @@ impl Process {
             WaitStatus::Signal(signal) => {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
-                if signal == SIGTRAP && self.is_past_trap(thread, &raw)? {
+                if signal == SIGTRAP && self.tracee.is_past_trap(thread, &raw)? {
                     let (at_trap, is_moved) = thread.registers_at_trap()?;
                     if is_moved {
                         self.repair_trap_for_detach(thread, &at_trap, Addr(raw.0.rip))?;
                     }
-                    self.leave_pad(thread)?;
+                    self.tracee.leave_pad(thread)?;
                     0
                 } else if signal == SIGTRAP
                     && self.tracee.space.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
@@ -97,7 +98,7 @@ impl Process {
                     pass_trap_to(thread, &raw, trap)?;
                     0
                 } else {
-                    self.leave_pad(thread)?;
+                    self.tracee.leave_pad(thread)?;
                     if self.is_to_uninstall_handler(tid)? {
                         self.tracee.interrupt(tid)?;
                         return Ok(Prepared::RunOn(signal));
@@ -106,16 +107,16 @@ impl Process {
                 }
             }
             // The stop was reported before the trap that the thread has run into: without us it would die of that.
-            WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.stands_behind_trap(thread)? => {
+            WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.tracee.stands_behind_trap(thread)? => {
                 return Ok(Prepared::RunOn(0));
             }
             WaitStatus::GroupStop(_) => {
                 // Detaching from a group stop leaves the process stopped, as it should be.
-                self.leave_pad(thread)?;
+                self.tracee.leave_pad(thread)?;
                 0
             }
             _ => {
-                self.leave_pad(thread)?;
+                self.tracee.leave_pad(thread)?;
                 if self.tracee.tasks.get(tid).is_some_and(|task| task.interrupted) {
                     thread.restart_interrupted_call()?;
                 }
@@ -124,26 +125,28 @@ impl Process {
         };
         Ok(Prepared::Detach(signal))
     }
+}
 
+impl Tracee {
     /// Whether a thread that has stopped for a breakpoint of ours has been moved to where it goes on: behind that, or,
     /// by a call that it was making for us, in front of it.
     fn is_past_trap(&self, thread: &Stopped, raw: &RawRegs) -> Result<bool> {
         if raw.0.eflags & RESUME_FLAG != 0 && thread.is_breakpoint_trap()? {
             return Ok(true);
         }
-        Ok(self.tracee.space.code.patches().is_or_was_at(Addr(raw.0.rip)) && !thread.has_signal_to_deliver()?)
+        Ok(self.space.code.patches().is_or_was_at(Addr(raw.0.rip)) && !thread.has_signal_to_deliver()?)
     }
 
     /// Whether a thread has hit a breakpoint, whose signal still waits to be delivered.
     fn stands_behind_trap(&self, thread: &Stopped) -> Result<bool> {
-        let location = self.tracee.space.locate(Addr(thread.registers()?.0.rip));
+        let location = self.space.locate(Addr(thread.registers()?.0.rip));
         Ok(matches!(location, PcLocation::BehindTrap(_)) && procfs::has_pending(thread.tid(), SIGTRAP)?)
     }
 
     /// Moves a stopped thread out of a pad, to the original code.
     pub(super) fn leave_pad(&self, thread: &Stopped) -> Result<()> {
         let raw = thread.registers()?;
-        match self.tracee.space.locate(Addr(raw.0.rip)) {
+        match self.space.locate(Addr(raw.0.rip)) {
             PcLocation::Pad(resume) => leave_pad(thread, &raw, resume),
             // What was moved is back where it belongs.
             PcLocation::Moved(at) => leave_pad(thread, &raw, Resume::at(at)),

@@ -4,22 +4,25 @@ use super::ask::Asked;
 use crate::session::process::Process;
 use crate::session::signalstate::SIGTRAP_BIT;
 use crate::session::tasks::Task;
+use crate::session::teardown::Teardown;
+use crate::session::tracee::Tracee;
 use crate::tracer::procfs;
 use crate::tracer::status::{SIGTRAP, WaitStatus};
 
-impl Process {
-    /// Writes the original code back, as far as that can be done now.
-    pub(super) fn restore_code(&mut self) {
-        self.settle();
-        if let Err(error) = self.tracee.space.restore(self.tracee.whose_threads()) {
+impl Teardown {
+    /// Writes the original code back, as far as that can be done now. What was recorded must be settled.
+    pub(super) fn restore_code(&mut self, tracee: &mut Tracee) {
+        if let Err(error) = tracee.space.restore(tracee.whose_threads()) {
             tracing::warn!("the target's code could not be restored: {error}");
             // A process that dies of it takes its memory with it: what was missing must be known then.
-            self.teardown.unrestored_probes = self.tracee.space.breakpoints.len();
-        } else if self.teardown.exit.is_none() && procfs::state(self.tracee.pid, self.tracee.pid).is_some() {
-            self.teardown.unrestored_probes = 0;
+            self.unrestored_probes = tracee.space.breakpoints.len();
+        } else if self.exit.is_none() && procfs::state(tracee.pid, tracee.pid).is_some() {
+            self.unrestored_probes = 0;
         }
     }
+}
 
+impl Process {
     /// Whether a thread that is about to be detached from stays stopped until all others have gone: it then takes the
     /// handler for SIGTRAP out.
     pub(super) fn stays_until_last(&mut self, tid: i32, status: WaitStatus) -> bool {
@@ -41,7 +44,7 @@ impl Process {
     /// But where the signal is ignored, a trap resets that; and others may return through memory that the last one
     /// unmaps.
     fn keeps_handler_to_the_last(&self) -> bool {
-        self.ignores_trap() || !self.teardown.detaching || self.has_memory_to_unmap()
+        self.ignores_trap() || !self.teardown.detaching || self.teardown.has_memory_to_unmap(&self.tracee)
     }
 
     /// Whether the handler for SIGTRAP stays for now, as others than this thread may still be at a breakpoint.
@@ -82,6 +85,6 @@ impl Process {
             ));
         }
         self.note_trap_action_left();
-        self.note_added_memory_left();
+        self.teardown.note_added_memory_left(&mut self.tracee);
     }
 }
