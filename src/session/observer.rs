@@ -450,7 +450,8 @@ impl Observer {
         act(&mut self.calls, &mut |kind| stream.tell(time_ns, kind));
     }
 
-    fn tell(&mut self, kind: EventKind) {
+    /// Tells the readers of the process's stream.
+    pub(super) fn tell(&mut self, kind: EventKind) {
         let time_ns = self.now_ns();
         self.stream.tell(time_ns, kind);
     }

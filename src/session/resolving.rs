@@ -35,16 +35,18 @@ impl Process {
         if let Some(index) = self.resolving.iter().position(returns) {
             let ended = self.resolving.swap_remove(index);
             self.settle();
-            self.space.resolved(ended.function, Addr(regs.result()), &self.settings.table)?;
-            self.observer.define_modules(self.space.module_records());
+            self.tracee.space.resolved(ended.function, Addr(regs.result()), &self.tracee.settings.table)?;
+            self.observer.define_modules(self.tracee.space.module_records());
         }
-        if let Some(function) = self.space.resolver_at(hit.at) {
-            let Some(site) = self.space.original_memory().read_u64(Addr(regs.sp())).map(Addr) else { return Ok(()) };
-            if self.space.watch_resolved(site, &Helper::at_trap(hit.thread, hit.raw))? {
+        if let Some(function) = self.tracee.space.resolver_at(hit.at) {
+            let Some(site) = self.tracee.space.original_memory().read_u64(Addr(regs.sp())).map(Addr) else {
+                return Ok(());
+            };
+            if self.tracee.space.watch_resolved(site, &Helper::at_trap(hit.thread, hit.raw))? {
                 self.resolving.push(Resolving { tid: hit.tid, function, site, sp: regs.sp() });
             }
         } else if !self.resolving.iter().any(|resolving| resolving.site == hit.at) {
-            self.space.unwatch_resolved(hit.at)?;
+            self.tracee.space.unwatch_resolved(hit.at)?;
         }
         Ok(())
     }

@@ -172,6 +172,11 @@ impl Tasks {
         self.by_tid.values().any(|task| task.role == Role::VmSharer)
     }
 
+    /// Whether the process has more than one thread.
+    pub fn has_several_threads(&self) -> bool {
+        self.by_tid.values().filter(|task| task.role == Role::Thread).count() > 1
+    }
+
     /// Number of tasks.
     pub fn len(&self) -> usize {
         self.by_tid.len()

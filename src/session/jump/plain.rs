@@ -1,5 +1,5 @@
 //! Calls whose records become events by themselves: nothing but the function and the stack must be known of them.
-//! Nearly all calls of nearly all programs are such; the rest take the way of [`Process::take_record`].
+//! Nearly all calls of nearly all programs are such; the rest take the way of [`Jump::take_record`].
 
 use super::{Jump, LastFree};
 use crate::addr::{FunctionId, StackId};
