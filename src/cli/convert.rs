@@ -30,7 +30,7 @@ pub struct ConvertOptions {
 ///
 /// A trace that `--trace FILE.fxt` has written holds every allocation and free of a run. Without more options the
 /// profile is that of the run itself. Names come from the trace; what was traced with --no-symbolize gets them here, if
-/// the files of the program are there: only such are used as have the build ids that the trace tells.
+/// the files of the program are there: only those with the build ids in the trace are used.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace convert [OPTIONS] TRACE",
