@@ -9,6 +9,7 @@ mod check;
 mod convert;
 mod core;
 mod errors;
+mod formats;
 mod heap;
 mod occasions;
 mod pages;

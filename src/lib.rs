@@ -97,7 +97,7 @@ pub use check::CheckRules;
 pub use check::baseline::{Baseline, BaselineError};
 pub use check::suppressions::{SuppressionError, Suppressions};
 pub use check::verdict::{Limits, Policy};
-pub use export::{ExportOptions, Format, FormatError, PprofColumns, write};
+pub use export::{ExportOptions, Format, FormatError, PprofColumns, Source, write};
 pub use profiler::{Profiler, ProfilerError};
 
 /// What this package's program, tests and benchmarks need besides. No promise is made about any of it.

@@ -3,7 +3,7 @@
 use super::occasions::OccasionArguments;
 use super::series::SeriesArguments;
 use super::trace::TraceArguments;
-use super::{Engine, Unwinder, When, values};
+use super::{Engine, Unwinder, When, formats, values};
 use crate::export::{Format, PprofColumns, Value};
 use crate::tracer::control::UserSignal;
 use clap::Args;
@@ -148,19 +148,10 @@ pub(super) struct DoctorArguments {
 #[derive(Args, Debug)]
 pub(super) struct ProfileArguments {
     /// File to write; repeatable
-    ///
-    /// The end of the name says the format: .pb.gz or .pb (pprof), .svg (flame graph), .html (report for a browser),
-    /// .folded (folded stacks), .json or .json.gz (report), .txt (text), .pftrace (Perfetto), .heaptrack.zst
-    /// (heaptrack), .dhat.json (Valgrind's dh_view), .firefox.json or .firefox.json.gz (Firefox Profiler), .otlp.pb
-    /// (OpenTelemetry profiles, alpha: readers of other versions may refuse it); and for `check` only: .md (Markdown),
-    /// .junit.xml, .sarif. In names, %p stands for the process id, %n for the program's name, %i for the number in a
-    /// series. A file appears whole or not at all. Without -o: heaptrace.%n.%p.pb.gz.
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE", help_heading = "Output", long_help = formats::output_of_a_run())]
     pub(super) output: Vec<PathBuf>,
 
-    /// Format of all files, whatever their names say: pb.gz, pb, svg, html, folded, json, json.gz, txt, pftrace,
-    /// heaptrack.zst, otlp.pb (alpha), dhat.json, firefox.json, firefox.json.gz, md, junit.xml, sarif
-    #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
+    #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output", help = formats::names_of_a_run())]
     pub(super) format: Option<Format>,
 
     /// Shell command to run for each finished file, whose path is in $HEAPTRACE_FILE
