@@ -109,7 +109,7 @@ pub fn parse(data: &[u8]) -> Result<CoreFile, CoreFileError> {
         notes.read(header.data(LE, data).map_err(|()| CoreFileError::Torn)?);
     }
     if notes.threads.is_empty() {
-        return Err(CoreFileError::Damaged("it tells of no thread"));
+        return Err(CoreFileError::Damaged("it has no thread"));
     }
     notes.files.sort_by_key(|file| file.range.start);
     let mut core = CoreFile {

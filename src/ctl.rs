@@ -55,7 +55,7 @@ pub struct Request {
 pub enum Command {
     /// Classify the live blocks.
     Leaks {
-        /// Tell only what has grown since the last such request.
+        /// Show only what has grown since the last such request.
         increased: bool,
         /// The address of a block, or into one: tell why it can still be reached.
         explain: Option<u64>,

@@ -221,12 +221,12 @@ impl Blocks {
         match (known, handed_out) {
             (_, 0) => None,
             (0, _) => Some(format!(
-                "capacity that was never written can't be told (--perturb): none of {} came with the fill of glibc's malloc, which \
+                "capacity that was never written is unknown (--perturb): none of {} came with the fill of glibc's malloc, which \
                  another allocator does not have, and calloc neither",
                 plural(handed_out, "block")
             )),
             (known, all) if known < all => Some(format!(
-                "capacity that was never written is told of {} of {} (--perturb): the others came without the fill of glibc's malloc, \
+                "capacity that was never written is known for {} of {} (--perturb): the others came without the fill of glibc's malloc, \
                  as those of calloc do",
                 grouped(known),
                 plural(all, "block")

@@ -245,7 +245,7 @@ pub enum Fault {
     #[error("the allocator's tables do not go on where they should, or lead to more than is read")]
     Table,
     /// An entry in them makes no sense, or overlaps another one.
-    #[error("an entry in the allocator's tables tells of a group of blocks that can't be there")]
+    #[error("an entry in the allocator's tables points to a group of blocks that can't be there")]
     Entry,
     /// A group does not lead back to its entry.
     #[error("a group of blocks does not lead back to the allocator's tables: something was written over its beginning")]

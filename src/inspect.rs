@@ -39,7 +39,7 @@ pub struct Inspection {
     pub program: String,
     /// How many threads it has.
     pub threads: usize,
-    /// How long it stood still; None: it ran on meanwhile, and what changed then may be told wrongly, or it was seen in
+    /// How long it stood still; None: it ran on meanwhile, and what changed then may be wrong here, or it was seen in
     /// a core.
     pub stood: Option<Duration>,
     /// Whether it stood only to be copied, and the copy was read.

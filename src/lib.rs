@@ -107,7 +107,7 @@ pub use check::CheckRules;
 pub use check::baseline::{Baseline, BaselineError};
 pub use check::suppressions::{SuppressionError, Suppressions};
 pub use check::verdict::{Limits, Policy};
-pub use export::{ExportOptions, Format, FormatError, PprofColumns, write};
+pub use export::{ExportOptions, Format, FormatError, PprofColumns, Source, write};
 pub use profiler::{Heap, HeapError, LiveBlocks, Profiler, ProfilerError};
 
 /// What this package's program, tests and benchmarks need besides. No promise is made about any of it.

@@ -388,11 +388,11 @@ pub fn circumstances(recording: &Recording) -> Completeness {
         let has_run = !tests.tally.tests.is_empty();
         match (has_run, tests.has_framework) {
             (true, _) if tests.untold > 0 => {
-                Some(format!("a test was not told ({} times), the warnings say why", tests.untold))
+                Some(format!("a test was not reported ({} times), the warnings say why", tests.untold))
             }
             (true, _) => None,
             (false, true) if tests.untold == 0 => Some(NO_TEST_RAN.to_owned()),
-            (false, true) => Some("no test could be told, the warnings say why".to_owned()),
+            (false, true) => Some("no test could be reported, the warnings say why".to_owned()),
             (false, false) => Some(no_framework()),
         }
     });

@@ -145,7 +145,7 @@ pub(super) fn is_saved(path: &Path) -> bool {
 pub(super) fn load(path: &Path, shares: u64) -> anyhow::Result<SavedHeap> {
     let name = path.display();
     let file = File::open(path)
-        .with_context(|| format!("{name}: can't be read; a process is told by its id, or by --by-name NAME"))?;
+        .with_context(|| format!("{name}: can't be read; name a process by its id, or by --by-name NAME"))?;
     heapfile::read(BufReader::new(file), memory_limits(shares).memory).with_context(|| name.to_string())
 }
 

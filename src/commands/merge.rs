@@ -129,7 +129,7 @@ fn merge(options: &MergeOptions) -> anyhow::Result<Profile> {
     let open = plan.open.len();
     let merged = series.finish(plan.open).ok_or_else(|| anyhow::anyhow!("no file is left that could be merged"))?;
     if !options.quiet {
-        let parts = if open > 0 { format!("; of {open} of the sessions parts are missing") } else { String::new() };
+        let parts = if open > 0 { format!("; parts of {open} of the sessions are missing") } else { String::new() };
         tell(&format!("{} of {} files merged{parts}", heads.len(), options.files.len()));
     }
     Ok(merged)

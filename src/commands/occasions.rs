@@ -70,7 +70,7 @@ impl Watcher {
         let looks_at = |quantity| wanted.when.iter().any(|condition: &Condition| condition.quantity() == quantity);
         if looks_at(Quantity::Psi) && pressure::memory_pressure(control::process_id()).is_none() {
             bail!(
-                "--snapshot-when psi: this kernel does not tell the memory pressure (no /proc/pressure/memory: it is built \
+                "--snapshot-when psi: this kernel does not report the memory pressure (no /proc/pressure/memory: it is built \
                  without CONFIG_PSI, or started without psi=1)"
             );
         }

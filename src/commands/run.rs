@@ -142,7 +142,7 @@ fn refused(error: anyhow::Error) -> anyhow::Error {
                 ),
                 None => {
                     "tracing is not permitted here, not even of an own child (a container's seccomp profile; Yama's \
-                         ptrace_scope 3): `heaptrace doctor` tells what to change"
+                         ptrace_scope 3): `heaptrace doctor` says what to change"
                         .to_owned()
                 }
             };

@@ -233,7 +233,7 @@ fn what_is_no_core_is_refused_with_its_cause() {
     assert_eq!(parse(&good[..12]).unwrap_err(), CoreFileError::Torn);
     assert_eq!(parse(&good[..200]).unwrap_err(), CoreFileError::Torn);
     assert_eq!(parse(b"\x28\xb5\x2f\xfdxxxx").unwrap_err(), CoreFileError::Compressed("zstd"));
-    assert_eq!(parse(&core(&[], &[])).unwrap_err(), CoreFileError::Damaged("it tells of no thread"));
+    assert_eq!(parse(&core(&[], &[])).unwrap_err(), CoreFileError::Damaged("it has no thread"));
 }
 
 /// Of a core that was cut, what is there is read, and what is missing is known.

@@ -187,7 +187,7 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
     if report.findings > 0 {
         let why = if report.in_motion { ", as threads were changing it" } else { "" };
         let line = format!(
-            "{} of the heap are not as the allocator leaves them{why}: blocks may be missing here (heaptrace heap {} tells where).",
+            "{} of the heap are not as the allocator leaves them{why}: blocks may be missing here (heaptrace heap {} says where).",
             plural(report.findings as u64, "place"),
             report.pid
         );

@@ -150,7 +150,7 @@ impl<R: BufRead> Reader<R> {
     fn count_in(&mut self, bytes: u64) -> Result<()> {
         self.told = self.told.saturating_add(bytes);
         if self.told > MAX_BYTES {
-            return Err(HeapFileError::Damaged("it tells of more memory than there can be"));
+            return Err(HeapFileError::Damaged("it has more memory than there can be"));
         }
         Ok(())
     }
@@ -304,7 +304,7 @@ impl<R: BufRead> Reader<R> {
             }
         }
         if u32::try_from(names.len() as u64 + u64::from(count) + 2).is_err() {
-            return Err(HeapFileError::Damaged("it tells of more blocks than can be numbered"));
+            return Err(HeapFileError::Damaged("it has more blocks than can be numbered"));
         }
         let holdings = Holdings::of(graph, names, root_edges);
         let (wasted, wasted_text) = (self.number()?, self.number()?);
@@ -371,7 +371,7 @@ impl<R: BufRead> Reader<R> {
             Ok(LiveBlock { addr: Addr(addr), size, site: SiteId(0), inherited: false })
         })?;
         if u32::try_from(blocks.len()).is_err() {
-            return Err(HeapFileError::Damaged("it tells of more blocks than can be numbered"));
+            return Err(HeapFileError::Damaged("it has more blocks than can be numbered"));
         }
         Ok((blocks, of_block))
     }

@@ -100,7 +100,7 @@ fn added_by_pprof(sessions: usize, parts: BTreeSet<u32>, profile: &mut Profile, 
         meta.session.clear();
         (meta.process.pid, meta.process.exit, meta.process.resident) = (0, None, None);
         warnings.push(format!(
-            "pprof has added up the profiles of {sessions} runs; what is told of the program and its end is that of one of them \
+            "pprof has added up the profiles of {sessions} runs; the program and its end are those of one of them \
              (`heaptrace merge` keeps more)"
         ));
     } else {

@@ -122,7 +122,7 @@ impl Core {
             if named.is_some() {
                 refused = Some(CoreError::OtherProgram { path, why });
             } else {
-                warnings.push(format!("{}: {why}: it is told without its symbols and constants", path.display()));
+                warnings.push(format!("{}: {why}: its symbols and constants are left out", path.display()));
             }
             None
         });

@@ -243,7 +243,7 @@ impl Symbolize for Lookup<'_> {
                 Some(signal) => format!("{} ended the looking up of names", control::signal_name(signal)),
                 None => "looking up names broke down".to_owned(),
             };
-            warnings.push(format!("{cause}: functions without one are told by their addresses"));
+            warnings.push(format!("{cause}: functions without one stand as addresses"));
         }
         warnings
     }

@@ -43,7 +43,7 @@ impl HeapComparison<'_> {
         let who = |heap: &SavedHeap| format!("{}, pid {}", heap.program, heap.identity.pid);
         if !self.diff.same_process {
             return format!(
-                "Two processes ({}; {}): by type and holder only, as blocks can't be told from each other.",
+                "Two processes ({}; {}): by type and holder only, as their blocks can't be matched.",
                 who(before),
                 who(after)
             );

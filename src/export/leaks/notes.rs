@@ -32,7 +32,7 @@ pub(super) fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
         ),
         ScanMoment::Program => Some(
             "Memory was read when the program asked for it (__lsan_do_leak_check), and not at its end: what it has lost \
-             since is not told.",
+             since is not reported.",
         ),
     };
     if let Some(told) = at_another_moment {
