@@ -23,9 +23,9 @@ mod top;
 mod trace;
 mod values;
 
+use crate::base::glob::Selection;
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns, Value};
-use crate::glob::Selection;
 use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
 pub use convert::ConvertOptions;

@@ -14,12 +14,12 @@ mod threadlocals;
 pub mod trimming;
 
 use self::core::Core;
-use crate::heapfile::{Identity, SavedHeap};
-use crate::heapgraph::{Held, pins};
-use crate::heapwalk::census::{self, Census};
-use crate::heapwalk::summary::Summary;
-use crate::heapwalk::{Allocator, Walk, trim};
-use crate::maps::Kind;
+use crate::heap::file::{Identity, SavedHeap};
+use crate::heap::graph::{Held, pins};
+use crate::heap::walk::census::{self, Census};
+use crate::heap::walk::summary::Summary;
+use crate::heap::walk::{Allocator, Walk, trim};
+use crate::image::maps::Kind;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::standstill::StandingThread;
 use crate::tracer::{Result, ids, procfs};

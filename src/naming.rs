@@ -1,15 +1,15 @@
 //! From a recording to a profile: addresses get their names. Processes of one tree share most of their modules, so that
 //! what was found once is remembered.
 
-use crate::addr::{Addr, ModuleId, ObjAddr};
-use crate::check::verdict::Completeness;
-use crate::frameworks::KNOWN;
-use crate::paths::below;
+use crate::allocators::frameworks::KNOWN;
+use crate::base::addr::{Addr, ModuleId, ObjAddr};
+use crate::base::paths::below;
+use crate::base::sources::{Lines, Readers};
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, TestInput, build, lack_names};
+use crate::profile::check::verdict::Completeness;
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::sources::{Lines, Readers};
 use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
 use crate::trace::metadata::Names;
 use crate::tracer::root::TargetRoot;

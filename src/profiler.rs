@@ -8,12 +8,12 @@
 mod heap;
 
 use crate::allocators::AllocatorTable;
-use crate::check::CheckRules;
+use crate::base::glob::Selection;
 use crate::event::Generation;
-use crate::glob::Selection;
-use crate::leaks::ScanOptions;
+use crate::heap::leaks::ScanOptions;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
+use crate::profile::check::CheckRules;
 use crate::session::{self, LeakScan, OwnSuppressions, Promotion, Recording, SessionError, Settings, Target};
 use crate::symbols::Search;
 use crate::tracer::TracerError;

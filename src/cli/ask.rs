@@ -3,7 +3,7 @@
 use super::core::{CoreArguments, CoreTarget};
 use super::values::PidOrFile;
 use super::{AttachTarget, Refusal, When, values};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use clap::Args;
 
 /// What `heaptrace leaks` looks at.

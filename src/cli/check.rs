@@ -2,9 +2,9 @@
 
 use super::args::{PerturbArguments, ProfileArguments, RunArguments};
 use super::{Refusal, RunOptions, resolve_run, values};
-use crate::check::growth::GrowthLimit;
-use crate::check::verdict::{Limits, Policy};
-use crate::leaks::InteriorPointers;
+use crate::heap::leaks::InteriorPointers;
+use crate::profile::check::growth::GrowthLimit;
+use crate::profile::check::verdict::{Limits, Policy};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@ use super::args::ProfileArguments;
 use super::{ProfileOptions, Refusal, Verbosity, When, formats, resolve_profile, values};
 use crate::export::Value;
 use crate::export::{Format, PprofColumns};
-use crate::replay::{Moment, Part, ThreadChoice};
+use crate::saved::replay::{Moment, Part, ThreadChoice};
 use clap::{Args, Parser};
 use std::path::{Path, PathBuf};
 

@@ -2,9 +2,9 @@
 
 use super::snapshot::DEFAULT_SNAPSHOT;
 use super::values;
+use crate::base::triggers::Condition;
 use crate::event::{Generation, MarkName};
 use crate::tracer::control::UserSignal;
-use crate::triggers::Condition;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;

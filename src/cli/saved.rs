@@ -1,9 +1,9 @@
 //! The commands for what was saved: report, merge, diff.
 
 use super::{Refusal, When, values};
-use crate::check::growth::GrowthLimit;
 use crate::export::report::{By, Query};
 use crate::export::{Format, PprofColumns, Value};
+use crate::profile::check::growth::GrowthLimit;
 use clap::Args;
 use std::path::PathBuf;
 

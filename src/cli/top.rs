@@ -3,9 +3,9 @@
 use super::{
     AttachTarget, Engine, MIN_INTERVAL, Occasions, ProfileOptions, Refusal, Unwinder, Verbosity, When, values,
 };
-use crate::ctl::Order;
+use crate::base::glob::Selection;
 use crate::export::PprofColumns;
-use crate::glob::Selection;
+use crate::top::ctl::Order;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;

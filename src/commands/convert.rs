@@ -3,13 +3,13 @@
 
 use super::conclude::{Destinations, RunOutcome, conclude_trace};
 use super::tell;
+use crate::base::figures::plural;
 use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, whole_trace};
 use crate::event::EventKind;
 use crate::export::format::Extra;
 use crate::export::{ExportOptions, Format, Source, write};
-use crate::figures::plural;
 use crate::profile::Profile;
-use crate::replay::{Ending, Outcome, Replay, Wanted};
+use crate::saved::replay::{Ending, Outcome, Replay, Wanted};
 use crate::trace::reader::{Item, Reader};
 use crate::tracer::limits;
 use anyhow::{Context, bail};

@@ -1,7 +1,7 @@
 //! Debuggers that a program starts on itself when it crashes: they can't attach while heaptrace traces it, and what
 //! they would have told is missing.
 
-use crate::progress::Progress;
+use crate::base::progress::Progress;
 use crate::tracer::procfs;
 use std::time::{Duration, Instant};
 

@@ -3,15 +3,15 @@
 use super::attach::{find, refused};
 use super::saved::memory_limits;
 use super::{owners, print, tell, use_color};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::cli::{AttachTarget, CoreTarget, HeapFormat, HeapOptions, HeapTarget};
-use crate::corefile::begins_as_core;
 use crate::export::escape::lines;
 use crate::export::heap::{HeapReport, json, markdown_report, pprof, snapshot, text, tree};
 use crate::export::output::write_file;
 use crate::export::text::Paint;
-use crate::heapfile::{self, Identity, OfCore, SavedHeap};
-use crate::heapgraph::Held;
+use crate::heap::file::{self, Identity, OfCore, SavedHeap};
+use crate::heap::graph::Held;
+use crate::image::corefile::begins_as_core;
 use crate::inspect::core::{Core, CoreFiles};
 use crate::inspect::{self, Inspection, Meanwhile};
 use crate::tracer::procfs;
@@ -135,7 +135,7 @@ fn is_core(path: &Path) -> bool {
 pub(super) fn is_saved(path: &Path) -> bool {
     // opening a pipe would wait for who writes to it
     std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
-        && File::open(path).and_then(heapfile::begins).is_ok_and(|begins| begins)
+        && File::open(path).and_then(file::begins).is_ok_and(|begins| begins)
 }
 
 /// Reads what `--save` has written; so many files share the memory that is free.
@@ -146,7 +146,7 @@ pub(super) fn load(path: &Path, shares: u64) -> anyhow::Result<SavedHeap> {
     let name = path.display();
     let file = File::open(path)
         .with_context(|| format!("{name}: can't be read; name a process by its id, or by --by-name NAME"))?;
-    heapfile::read(BufReader::new(file), memory_limits(shares).memory).with_context(|| name.to_string())
+    file::read(BufReader::new(file), memory_limits(shares).memory).with_context(|| name.to_string())
 }
 
 fn write(path: &Path, format: HeapFormat, heap: &SavedHeap) -> anyhow::Result<()> {
@@ -158,7 +158,7 @@ fn write(path: &Path, format: HeapFormat, heap: &SavedHeap) -> anyhow::Result<()
     write_file(path, owners(), heap.identity.another_user, |out| match format {
         HeapFormat::Snapshot => snapshot::write(held()?, out),
         HeapFormat::PprofGz => pprof::write(held()?, heap.identity.taken_ns, out),
-        HeapFormat::Heap => heapfile::write(heap, out),
+        HeapFormat::Heap => file::write(heap, out),
         HeapFormat::Json => out.write_all(json(&report).as_bytes()),
         HeapFormat::Markdown => out.write_all(markdown_report(&report).as_bytes()),
         HeapFormat::Text => out.write_all(lines(&text(&report, Paint { color: false }), false).as_bytes()),

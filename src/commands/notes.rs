@@ -1,12 +1,12 @@
 //! What is noted while a process is traced, for files of the end that show time (.pftrace).
 
-use crate::addr::StackId;
+use crate::base::addr::StackId;
+use crate::base::progress::Progress;
 use crate::cli::ProfileOptions;
 use crate::event::Generation;
 use crate::export::Format;
 use crate::export::format::Extra;
 use crate::profile::course::{HeapAt, HeapHistory};
-use crate::progress::Progress;
 use crate::session::{Recording, Traced};
 use crate::tracer::pressure;
 use std::path::PathBuf;

@@ -4,13 +4,13 @@
 use super::hook::HookRunner;
 use super::notes::Notes;
 use super::saver::{Problems, Saver};
+use crate::base::progress::Progress;
+use crate::base::triggers::{Condition, Quantity, Reading, Watch};
 use crate::cli::{Occasions, ProfileOptions};
 use crate::event::MarkName;
-use crate::progress::Progress;
 use crate::session::{Requests, Wish};
 use crate::tracer::control::{self, Control, UserSignal};
 use crate::tracer::pressure;
-use crate::triggers::{Condition, Quantity, Reading, Watch};
 use anyhow::bail;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

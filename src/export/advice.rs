@@ -4,7 +4,7 @@ use super::sections::{self, Layout, has_lifetimes};
 use super::telling::telling_frames;
 use super::text::{basename, duration, grouped, human_bytes, percent, plural, short_name};
 use super::view::{NamedFrame, TRUNCATED_STACK, UNKNOWN_STACK, View};
-use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
+use crate::base::advice::{Proof, SiteFigures, WholeFigures, advise};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::{Amount, CrossThreadFreed, Growth, Sample};
 use rustc_hash::FxHashMap;

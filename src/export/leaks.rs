@@ -16,8 +16,8 @@ use super::table;
 use super::telling;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, short_name};
 use super::view::{NamedFrame, View};
-use crate::addr::Addr;
-use crate::check::verdict::{DEFAULT_LEAK_KINDS, in_brackets, unchecked_children};
+use crate::base::addr::Addr;
+use crate::profile::check::verdict::{DEFAULT_LEAK_KINDS, in_brackets, unchecked_children};
 use crate::profile::leaks::{
     BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };

@@ -16,7 +16,7 @@ mod summary;
 mod timeline;
 
 use super::*;
-use crate::addr::{Addr, ModuleId};
+use crate::base::addr::{Addr, ModuleId};
 use crate::profile::births::{Births, Born, Moment};
 use crate::profile::course::HeapHistory;
 use crate::profile::leaks::{

@@ -2,8 +2,8 @@
 
 use crate::export::heap::{HeapReport, json, text};
 use crate::export::text::Paint;
-use crate::heapfile::{self, SavedHeap};
-use crate::heapwalk::State;
+use crate::heap::file::{self, SavedHeap};
+use crate::heap::walk::State;
 use crate::inspect::{self, Meanwhile};
 use crate::tracer::TracerError;
 use std::io;
@@ -87,6 +87,6 @@ impl Heap {
     /// # Errors
     /// `out` could not be written.
     pub fn save(&self, out: &mut impl io::Write) -> io::Result<()> {
-        heapfile::write(&self.seen, out)
+        file::write(&self.seen, out)
     }
 }

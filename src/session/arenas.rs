@@ -5,11 +5,11 @@
 //! looked at: the program waits for some milliseconds, and 20 for each million of live blocks.
 
 use super::process::Process;
-use crate::advice;
+use crate::base::advice;
 use crate::event::EventKind;
+use crate::heap::walk::glibc::{self, Part};
+use crate::heap::walk::{self, Sources};
 use crate::heapmodel::LiveBlock;
-use crate::heapwalk::glibc::{self, Part};
-use crate::heapwalk::{self, Sources};
 
 /// The data of glibc, and of a small program that has it in itself, has fewer bytes than this. More is not read: the
 /// program waits.
@@ -32,7 +32,7 @@ impl Process {
         }
         self.tracee.space.memory.new_stop(tid);
         let mappings = self.tracee.space.mappings().to_vec();
-        let mut data = heapwalk::data_of(&mappings);
+        let mut data = walk::data_of(&mappings);
         data.retain(|range| range.end.0.saturating_sub(range.start.0) <= MAX_DATA);
         let sources = Sources { mappings: &mappings, data: &data };
         let parts = glibc::parts(&sources, &mut self.tracee.space.original_memory());

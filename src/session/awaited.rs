@@ -7,8 +7,8 @@
 use super::Session;
 use super::process::Process;
 use super::slots::Slot;
-use crate::addr::Addr;
-use crate::patches::PcLocation;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
 use crate::session::space::Helper;
 use crate::tracer::Result;
 use crate::tracer::disturbance::{Disturbance, disturbance};

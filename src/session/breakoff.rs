@@ -8,7 +8,7 @@ use super::error::SessionError;
 use super::process::Process;
 use super::settings::{Settings, Target};
 use super::traced::Traced;
-use crate::progress::Progress;
+use crate::base::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::procfs;
 use std::any::Any;

@@ -6,7 +6,7 @@ use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
 use crate::event::Preexisting;
-use crate::fill;
+use crate::heapmodel::fill;
 use crate::session::tasks::Role;
 use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;

@@ -7,7 +7,7 @@ use super::slots::Slot;
 use super::stop::{Action, Stop};
 use super::{Session, space};
 use crate::event::{Definition, Preexisting, ProcessDefinition};
-use crate::fill;
+use crate::heapmodel::fill;
 use crate::profile::{Amount, Image};
 use crate::session::leakrecord::LeakWatch;
 use crate::session::pertest::TestWatch;

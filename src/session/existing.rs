@@ -10,10 +10,10 @@
 use super::heapcopy::{CopyLease, Forming};
 use super::process::Process;
 use super::stops::Stops;
-use crate::addr::Addr;
-use crate::heapwalk::{self, Sources, State, Walk};
-use crate::maps::Mapping;
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
+use crate::heap::walk::{self, Sources, State, Walk};
+use crate::image::maps::Mapping;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::standstill::is_allocators_call;
@@ -239,8 +239,8 @@ impl Process {
 }
 
 fn walk_heap(mappings: &[Mapping], memory: &mut dyn ReadMemory) -> std::result::Result<Found, NotFound> {
-    let data = heapwalk::data_of(mappings);
-    let walk = heapwalk::walk(&Sources { mappings, data: &data }, memory);
+    let data = walk::data_of(mappings);
+    let walk = walk::walk(&Sources { mappings, data: &data }, memory);
     walk.map(Found::from).ok_or_else(|| {
         "the allocator of the process can't be walked (those of glibc, musl, mimalloc and jemalloc can)".to_owned()
     })

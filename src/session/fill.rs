@@ -1,11 +1,11 @@
 //! Capacity that the program has never written (`--perturb`), as far as the process has to be looked at for it:
-//! [`crate::fill`] does the rest.
+//! [`crate::heapmodel::fill`] does the rest.
 
 use super::process::Process;
-use crate::addr::TaskId;
-use crate::calls::{Operation, Returned};
+use crate::base::addr::TaskId;
 use crate::event::EventKind;
-use crate::fill::FILL;
+use crate::event::calls::{Operation, Returned};
+use crate::heapmodel::fill::FILL;
 
 impl Process {
     /// A call has ended, and its thread stands behind it: what it has handed out is looked at before the program has

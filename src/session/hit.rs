@@ -7,14 +7,14 @@ use super::engine::{EngineReply, EngineReport, EntryContext, ReturnContext, miss
 use super::jump::Jump;
 use super::process::Process;
 use super::stops::Stops;
-use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::{Family, Kind, MapFunction};
 use crate::arch::Regs;
+use crate::base::addr::{Addr, FunctionId, StackId, TaskId};
+use crate::base::memory::ReadMemory;
 use crate::breakpoints::{Breakpoint, Engine, Probe};
-use crate::calls::{CallContext, Entry, Operation, Return, Returned};
+use crate::event::calls::{CallContext, Entry, Operation, Return, Returned};
 use crate::event::{EventKind, Missed};
-use crate::fill;
-use crate::memory::ReadMemory;
+use crate::heapmodel::fill;
 use crate::session::space::{
     ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, Helper, OriginalMemory, RESOLVER_TAG, SIGACTION_TAG, TEST_TAG,
 };
@@ -273,8 +273,8 @@ impl Process {
 /// The functions of glibc that resize blocks.
 const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
 
-/// The stack of a thread at the entry of an allocator function, and the rare questions of [`crate::calls`], answered
-/// from the maps and by a walk.
+/// The stack of a thread at the entry of an allocator function, and the rare questions of [`crate::event::calls`],
+/// answered from the maps and by a walk.
 struct EntryStack<'a> {
     space: &'a mut AddressSpace,
     regs: &'a Regs,

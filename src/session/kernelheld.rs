@@ -2,10 +2,10 @@
 
 use super::process::Process;
 use super::stops::Stops;
-use crate::addr::Addr;
-use crate::leaks::KernelHeld;
-use crate::maps::Mapping;
-use crate::patches::PcLocation;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
+use crate::heap::leaks::KernelHeld;
+use crate::image::maps::Mapping;
 use crate::tracer::kernelheld::{self, Held};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;

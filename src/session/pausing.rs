@@ -5,7 +5,7 @@
 //! breakpoints are taken away as they are hit.
 
 use super::process::Process;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::session::space::Probing;
 
 impl Process {

@@ -2,15 +2,15 @@
 
 use super::hit::Hit;
 use super::process::Process;
-use crate::addr::{Addr, StackId, TaskId, TestId};
+use crate::allocators::frameworks::{Hook, Told};
 use crate::arch::Regs;
+use crate::base::addr::{Addr, StackId, TaskId, TestId};
+use crate::base::figures::Amount;
+use crate::base::leakclass::LeakClass;
+use crate::base::memory::ReadMemory;
 use crate::event::{Definition, EventKind};
-use crate::figures::Amount;
-use crate::frameworks::{Hook, Told};
+use crate::heap::leaks::Scan;
 use crate::heapmodel::{HeapModel, TestTally};
-use crate::leakclass::LeakClass;
-use crate::leaks::Scan;
-use crate::memory::ReadMemory;
 use crate::tracer::Result;
 use rustc_hash::FxHashMap;
 

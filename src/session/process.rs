@@ -21,10 +21,10 @@ use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
 use super::tracee::Tracee;
 use super::trap::leave_for_signal;
+use crate::base::progress::Progress;
 use crate::event::EventKind;
-use crate::fill;
+use crate::heapmodel::fill;
 use crate::profile::{Children, Cost};
-use crate::progress::Progress;
 use crate::tracer::cputime::{self, CpuTime};
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
@@ -305,7 +305,7 @@ impl Process {
         }
     }
 
-    pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
+    pub(super) fn end_calls_of(&mut self, task: crate::base::addr::TaskId) {
         self.settle();
         self.observer.observe(EngineReport::End(task));
         self.resolving.retain(|resolving| !resolving.is_of(task.tid));

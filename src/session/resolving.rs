@@ -4,9 +4,9 @@
 
 use super::hit::Hit;
 use super::process::Process;
-use crate::addr::{Addr, FunctionId};
 use crate::arch::Regs;
-use crate::memory::ReadMemory;
+use crate::base::addr::{Addr, FunctionId};
+use crate::base::memory::ReadMemory;
 use crate::session::space::Helper;
 use crate::tracer::Result;
 

@@ -18,8 +18,8 @@ use super::stops::Stops;
 use super::tasks::{Role, Task};
 
 use super::Session;
-use crate::addr::Addr;
-use crate::patches::PcLocation;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
 use crate::tracer::disturbance::{Disturbance, disturbance};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, Stopped, Waited};

@@ -57,10 +57,10 @@ pub use probes::{
 };
 
 use super::modulerecord::ModuleRecord;
-use crate::addr::{Addr, ModuleId, StackId};
 use crate::allocators::{AllocatorTable, Family};
+use crate::base::addr::{Addr, ModuleId, StackId};
 use crate::breakpoints::BreakpointTable;
-use crate::maps::{self, MapIndex, MappedModule};
+use crate::image::maps::{self, MapIndex, MappedModule};
 use crate::symbols::{FileVersion, Search};
 use crate::tracer::code::TargetCode;
 use crate::tracer::code::write::Threads;

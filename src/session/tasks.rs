@@ -1,6 +1,6 @@
 //! The tasks under trace, by thread id.
 
-use crate::addr::{Addr, TaskId};
+use crate::base::addr::{Addr, TaskId};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

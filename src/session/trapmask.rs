@@ -9,8 +9,8 @@
 
 use super::process::Process;
 use super::signalstate::{IGNORING, SIGTRAP_BIT, Seen, TrapAction, bit};
-use crate::addr::Addr;
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::remote::KernelAction;

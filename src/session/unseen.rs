@@ -2,7 +2,7 @@
 //! seen.
 
 use super::process::Process;
-use crate::maps::{self, Kind, Mapping};
+use crate::image::maps::{self, Kind, Mapping};
 
 /// So much a C library's allocator asks of the kernel at its first call, in bytes. What has less is no heap: a static
 /// program's start puts

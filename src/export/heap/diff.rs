@@ -3,9 +3,9 @@
 use crate::export::diff::{change_text, signed_bytes, signed_count};
 use crate::export::escape::{markdown, markdown_code};
 use crate::export::text::{self, Paint, grouped, human_bytes, plural, short_name};
-use crate::heapfile::SavedHeap;
-use crate::heapfile::diff::{HeapDiff, Row};
-use crate::heapgraph::Sum;
+use crate::heap::file::SavedHeap;
+use crate::heap::file::diff::{HeapDiff, Row};
+use crate::heap::graph::Sum;
 use serde_json::{Value, json};
 use std::fmt::Write;
 

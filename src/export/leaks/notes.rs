@@ -1,9 +1,9 @@
 //! What has to be known to believe the classes: how they were found, and what could not be seen.
 
-use crate::check::verdict::in_brackets;
 use crate::export::sections::{self, Layout};
 use crate::export::text::{duration, human_bytes, plural};
-use crate::leaks::{Doubt, Doubted, Doubts};
+use crate::heap::leaks::{Doubt, Doubted, Doubts};
+use crate::profile::check::verdict::in_brackets;
 use crate::profile::leaks::{LeakSite, Leaks, ScanMoment};
 use std::fmt::Write as _;
 

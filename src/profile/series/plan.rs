@@ -3,7 +3,7 @@
 use super::super::Profile;
 use super::super::saved::{Saved, Writer, is_whole, ranges};
 use super::super::{Amount, Sample};
-use crate::figures::plural;
+use crate::base::figures::plural;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;

@@ -1,6 +1,6 @@
 //! Whom a detach has to stop or to wake, and how often each was asked.
 
-use crate::patches::PcLocation;
+use crate::breakpoints::patches::PcLocation;
 use crate::session::jump::JumpEngine;
 use crate::session::process::Process;
 use crate::session::signalstate::NoThreadAvailable;

@@ -1,7 +1,7 @@
 //! Tasks that are detached from before they do what only a task may that nobody traces: ask to be traced by their
 //! parents, as the children of debuggers do (a task can have one tracer only), or execute a file with other rights.
 
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::event::EventKind;
 use crate::session::engine::EngineReport;
 use crate::session::jump::Cause;

@@ -1,8 +1,8 @@
 //! Moving a stopped task to where it would be without us.
 
-use crate::addr::Addr;
 use crate::arch::step::Resume;
-use crate::patches::PcLocation;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
 use crate::session::Session;
 use crate::session::process::Process;
 use crate::session::slots::Slot;

@@ -3,18 +3,18 @@
 
 use super::fallback::Cause;
 use super::{Began, JumpEngine, JumpState, LastFree, Owner};
-use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
 use crate::arch::Regs;
+use crate::base::addr::{Addr, FunctionId, StackId, TaskId};
+use crate::base::memory::ReadMemory;
 use crate::breakpoints::{Breakpoint, Engine, Probe};
-use crate::calls::{Entry, Recorded, Returned};
 use crate::event::Call;
+use crate::event::calls::{Entry, Recorded, Returned};
 use crate::jump::frames::{self, Frame};
 use crate::jump::layout::{COUNTED, FLAG_BEGAN, Kind, Nested, StubKind};
 use crate::jump::merge::RecordedStack;
 use crate::jump::stub::Stub;
 use crate::jump::undo::Undone;
-use crate::memory::ReadMemory;
 use crate::session::engine::{EngineReport, Part};
 use crate::session::observer::Observer;
 use crate::session::tracee::Tracee;

@@ -1,7 +1,8 @@
 //! The threads' cells and rings in the shared region.
 
 use super::{Jump, LastFree, Owner};
-use crate::addr::{Addr, TaskId};
+use crate::base::addr::{Addr, TaskId};
+use crate::image::maps::Mapping;
 use crate::jump::frames;
 use crate::jump::layout::{
     CELL_COPIES, CELL_FRAMES, CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_RING, CELL_SIZE,
@@ -11,7 +12,6 @@ use crate::jump::layout::{
 use crate::jump::lists::Lists;
 use crate::jump::shared::Shared;
 use crate::jump::undo::Place;
-use crate::maps::Mapping;
 use crate::tracer::jump::region::SharedMapping;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -108,7 +108,7 @@ impl Jump {
         shared.set_word(at + CELL_STACK_END, 0);
         frames::set_depth(shared, cell, 0);
         if self.sampling.is_some() {
-            crate::jump::sampling::begin_cell(shared, cell, crate::sampling::random_seed() as u32);
+            crate::jump::sampling::begin_cell(shared, cell, crate::base::sampling::random_seed() as u32);
         }
         shared.set_half(at + CELL_MODE, Mode::Ask as u32);
         shared.set_half(slot + 8, u32::from(cell));

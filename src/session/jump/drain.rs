@@ -2,9 +2,9 @@
 
 use super::facts::{CallerFacts, Facts};
 use super::{Account, Began, Jump, JumpEngine, JumpState, LastFree, plain};
-use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Kind as FunctionKind;
-use crate::calls::{Returned, ToldOfBlock};
+use crate::base::addr::{Addr, FunctionId, StackId, TaskId};
+use crate::event::calls::{Returned, ToldOfBlock};
 use crate::event::{EventKind, Missed};
 use crate::jump::layout::{CELL_DROPPED, CELL_HEAD, CELL_SPUN, CELL_TAIL, CELL_TIMED, CELL_TSC, Kind, cell_at};
 use crate::jump::merge::{Next, Record, RecordedStack};

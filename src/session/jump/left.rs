@@ -4,13 +4,13 @@
 
 use super::standstill::Standing;
 use super::{Jump, JumpEngine};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 use crate::jump::frames;
 use crate::jump::layout::{
     CELL_FRAMES, CELLS, CODE_SIZE, COPY_AREA, FRAME_SIZE, FRAME_SLOT, FRAMES, REGION_SIZE, cell_at,
 };
 use crate::jump::stub::{BACK, ENTRIES, STUB_SIZE, STUBS};
-use crate::memory::ReadMemory;
 use crate::session::observer::Observer;
 use crate::session::space::LeftRegion;
 use crate::session::tracee::Tracee;

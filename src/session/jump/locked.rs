@@ -4,9 +4,9 @@
 
 use super::JumpEngine;
 use super::fallback::Cause;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 use crate::jump::layout::{COPY_AREA, SHARED_SIZE, STATE_FENCED, STATE_SHARED};
-use crate::memory::ReadMemory;
 use crate::session::tracee::Tracee;
 use crate::tracer::Result;
 use crate::tracer::code::write::write_word;

@@ -6,9 +6,11 @@ use super::left::give_back_left_regions;
 use super::plain::PlainFunctions;
 use super::standstill::{Awaiting, Standstill};
 use super::{Account, Awaited, Clock, Jump, JumpEngine, JumpState, Sampling};
-use crate::addr::{Addr, ModuleId};
 use crate::allocators::{Arg, Function, Kind, Success};
 use crate::arch::INT3;
+use crate::base::addr::{Addr, ModuleId};
+use crate::breakpoints::patches::Patch;
+use crate::breakpoints::patches::own::{EntryError, JUMP_LEN};
 use crate::jump::layout::{
     Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST, LIST_DEPTH,
     LIST_MOST, NESTED, NESTED_KEYS, NOP, REGION_SIZE, RING_LEAST, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, StubKind,
@@ -22,8 +24,6 @@ use crate::jump::sampling::SizeOf;
 use crate::jump::shared::Shared;
 use crate::jump::stub::{ENTRIES, ENTRY_SIZE, STUB_SIZE, STUBS, Stub, assemble};
 use crate::jump::tails::Tails;
-use crate::patches::Patch;
-use crate::patches::own::{EntryError, JUMP_LEN};
 use crate::profile::{Cost, PromotedAt};
 use crate::session::observer::Observer;
 use crate::session::prospect::JumpIneligible;

@@ -3,7 +3,8 @@
 
 use super::clock::COUNTED_NS;
 use super::{Account, Jump, JumpEngine, JumpState};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
+use crate::base::sampling::governor::{Governor, Spent};
 use crate::event::EventKind;
 use crate::heapmodel::HeapModel;
 use crate::jump::layout::{
@@ -13,7 +14,6 @@ use crate::jump::layout::{
 use crate::jump::merge::Record;
 use crate::jump::sampling;
 use crate::jump::shared::Shared;
-use crate::sampling::governor::{Governor, Spent};
 use crate::session::observer::Observer;
 use crate::session::tracee::Tracee;
 use crate::tracer::cputime;

@@ -4,16 +4,16 @@
 
 use super::fallback::Cause;
 use super::{JumpEngine, JumpState};
-use crate::addr::{Addr, TaskId};
 use crate::arch::emulate::Outcome;
 use crate::arch::step::{StepOver, plan};
 use crate::arch::{Regs, reg};
+use crate::base::addr::{Addr, TaskId};
+use crate::breakpoints::patches::PcLocation;
 use crate::event::{EventKind, Missed};
 use crate::jump::frames;
 use crate::jump::layout::{TIMED, TIMED_NEVER};
 use crate::jump::shared::Shared;
 use crate::jump::undo::Undone;
-use crate::patches::PcLocation;
 use crate::session::observer::Observer;
 use crate::session::signalstate::SignalState;
 use crate::session::stop::Action;

@@ -11,10 +11,10 @@
 //!
 //! A thread that is about to get a signal there stands until it gets it: so it gets it at once, and goes on.
 
-use crate::addr::Addr;
-use crate::patches::PcLocation;
-use crate::patches::own::LONGEST_MOVED;
-use crate::progress::Progress;
+use crate::base::addr::Addr;
+use crate::base::progress::Progress;
+use crate::breakpoints::patches::PcLocation;
+use crate::breakpoints::patches::own::LONGEST_MOVED;
 use crate::session::observer::Observer;
 use crate::session::space::Candidate;
 use crate::session::stops::Stops;

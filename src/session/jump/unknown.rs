@@ -2,8 +2,10 @@
 
 use super::fallback::Copied;
 use super::{Account, Jump, JumpEngine, JumpState};
-use crate::addr::{Addr, FrameAddr, StackId};
 use crate::arch::{Regs, reg};
+use crate::base::addr::{Addr, FrameAddr, StackId};
+use crate::base::memory::ReadMemory;
+use crate::image::maps::MapIndex;
 use crate::jump::layout::{
     COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, RBP_SAME, RULES_GENERATION, tail_hash,
 };
@@ -11,8 +13,6 @@ use crate::jump::merge::RecordedStack;
 use crate::jump::nodes::{CallerRule, Nodes};
 use crate::jump::shared::Shared;
 use crate::jump::{frames, lists};
-use crate::maps::MapIndex;
-use crate::memory::ReadMemory;
 use crate::session::space::OriginalMemory;
 use crate::session::tracee::Tracee;
 use crate::tracer::jump::region::SharedMapping;
@@ -148,7 +148,7 @@ impl Jump {
         // Where the walk's end depends on nothing but the frame it came to, or on the depth, all walks end there.
         let Some(((last, _, frame), inner)) = path.split_first() else { return Copied::Published };
         let ends_here = match unwinder.known_rule(frame.addr) {
-            None => unwound.quality != Quality::Truncated || frame.module == crate::addr::ModuleId::NONE,
+            None => unwound.quality != Quality::Truncated || frame.module == crate::base::addr::ModuleId::NONE,
             Some(Rule::Planted { .. } | Rule::OtherStack) => true,
             Some(_) => false,
         };
@@ -195,7 +195,7 @@ impl JumpEngine {
             let frame = stacks.get(StackId(*id)).and_then(|node| node.frame());
             frame.is_none_or(|frame| {
                 let now = space.unwinder.module_of(frame.addr.lookup());
-                now.unwrap_or(crate::addr::ModuleId::NONE) != frame.module
+                now.unwrap_or(crate::base::addr::ModuleId::NONE) != frame.module
             })
         };
         let stale: Vec<u32> = jump.nodes.iter().filter(is_stale).collect();

@@ -3,9 +3,9 @@
 
 use super::AddressSpace;
 use super::jumps::{Candidate, MAX_CODE};
-use crate::addr::Addr;
 use crate::allocators::AllocatorTable;
-use crate::patches::own::{first_has_room, jumps_anywhere};
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::own::{first_has_room, jumps_anywhere};
 
 /// What the code of a function says of the ways through it.
 #[derive(Clone, Debug)]

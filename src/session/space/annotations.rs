@@ -5,7 +5,7 @@ use super::AddressSpace;
 use super::facts::Facts;
 use super::named::Annotation;
 use super::probes::{Deferred, ToPlace};
-use crate::addr::{Addr, LoadBias};
+use crate::base::addr::{Addr, LoadBias};
 use crate::tracer::Result;
 
 impl AddressSpace {

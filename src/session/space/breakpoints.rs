@@ -2,13 +2,13 @@
 //! out at the end. The bytes are written by [`TargetCode`](crate::tracer::code::TargetCode).
 
 use super::AddressSpace;
-use crate::addr::{Addr, ModuleId};
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::{MAX_INSTRUCTION_LEN, StepOver, plan};
+use crate::base::addr::{Addr, ModuleId};
+use crate::breakpoints::patches::own::PadError;
+use crate::breakpoints::patches::{Patch, PcLocation};
 use crate::breakpoints::{Breakpoint, Purpose, Purposes};
-use crate::maps::Kind;
-use crate::patches::own::PadError;
-use crate::patches::{Patch, PcLocation};
+use crate::image::maps::Kind;
 use crate::tracer::code::write::{self, Threads};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::Stopped;

@@ -7,8 +7,8 @@
 
 use super::AddressSpace;
 use super::modules::Module;
-use crate::addr::{Addr, StackId};
 use crate::allocators::{AllocatorTable, Family};
+use crate::base::addr::{Addr, StackId};
 use std::ops::Range;
 
 /// So many bytes of a stack are looked at for frames of an allocator's inner functions.
@@ -64,7 +64,7 @@ impl AddressSpace {
         let mut frames = [0; FRAMES_OF_ALLOCATOR];
         let read = self.memory.read_uncached(sp, &mut frames);
         let words = frames.get(..read).unwrap_or_default().chunks_exact(8);
-        words.filter_map(|word| crate::memory::word(word, 0)).any(|word| self.is_allocator_code(Addr(word)))
+        words.filter_map(|word| crate::base::memory::word(word, 0)).any(|word| self.is_allocator_code(Addr(word)))
     }
 
     /// Whether `stack` leads through an allocator to the function at `entry`, one of mmap and its kin. The C library's

@@ -3,11 +3,11 @@
 use super::helper::{Pending, Poll};
 use super::named::Named;
 use super::{AddressSpace, OriginalMemory};
-use crate::addr::ModuleId;
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
 use crate::arch::Regs;
-use crate::elf::Elf;
+use crate::base::addr::ModuleId;
+use crate::image::elf::Elf;
 use crate::symbols::{Bytes, Leads};
 use crate::unwinder::{Section, Unwound};
 use std::path::Path;

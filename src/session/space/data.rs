@@ -4,12 +4,12 @@ use super::AddressSpace;
 use super::facts::{Facts, LEAK_SUPPRESSIONS, LEAKS_TURNED_OFF};
 use super::modules::Module;
 use super::probes::{Deferred, ToPlace};
-use crate::addr::{Addr, LoadBias, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::arch::constant::{self, Returned};
-use crate::leaks::MappedFiles;
-use crate::leaks::roots::{HeapLayout, ModuleData};
-use crate::maps::Mapping;
+use crate::base::addr::{Addr, LoadBias, ModuleId};
+use crate::heap::leaks::MappedFiles;
+use crate::heap::leaks::roots::{HeapLayout, ModuleData};
+use crate::image::maps::Mapping;
 use crate::tracer::Result;
 
 /// A program's suppressions are not believed to be longer, in bytes.

@@ -6,7 +6,7 @@ use super::AddressSpace;
 use super::breakpoints::Helper;
 use super::jumps::Candidate;
 use super::probes::{Deferred, GUARD_TAG, ToPlace};
-use crate::addr::{Addr, FunctionId};
+use crate::base::addr::{Addr, FunctionId};
 use crate::tracer::Result;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;

@@ -4,9 +4,9 @@
 
 use super::AddressSpace;
 use super::jumps::Candidate;
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
-use crate::elf::{Elf, Segment};
-use crate::patches::own::Replaced;
+use crate::base::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::breakpoints::patches::own::Replaced;
+use crate::image::elf::{Elf, Segment};
 use crate::session::modulerecord::ModuleRecord;
 use crate::symbols::Bytes;
 use crate::unwinder::landing_pads;

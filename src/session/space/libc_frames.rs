@@ -5,8 +5,8 @@
 use super::facts::in_process;
 use super::named::Named;
 use super::{AddressSpace, OriginalMemory};
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::arch::Regs;
+use crate::base::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::unwinder::FrameInfo;
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};

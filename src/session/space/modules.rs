@@ -4,12 +4,12 @@
 use super::facts::{Facts, in_process};
 use super::libc_frames::LibcFrames;
 use super::named::{Annotation, ExecCall};
-use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr};
 use crate::allocators::Family;
+use crate::allocators::frameworks::Hook;
 use crate::allocators::select::ModuleSymbols;
-use crate::frameworks::Hook;
-use crate::leaks::roots::ModuleData;
-use crate::maps::MappedModule;
+use crate::base::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr};
+use crate::heap::leaks::roots::ModuleData;
+use crate::image::maps::MappedModule;
 use crate::session::modulerecord::ModuleRecord;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;

@@ -3,12 +3,12 @@
 use super::AddressSpace;
 use super::facts::Facts;
 use super::testhooks::hooks;
-use crate::addr::{Addr, LoadBias};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
 use crate::arch::PAGE_SIZE;
-use crate::elf::{Elf, ElfError, Segment, load_bias};
-use crate::maps::{Kind, MappedModule, Mapping};
+use crate::base::addr::{Addr, LoadBias};
+use crate::image::elf::{Elf, ElfError, Segment, load_bias};
+use crate::image::maps::{Kind, MappedModule, Mapping};
 use crate::symbols::{Bytes, ModuleMemory};
 use crate::tracer::files;
 use std::fs::File;
@@ -226,7 +226,7 @@ mod tests {
     use super::super::modules::{Module, same_module};
     use super::super::probes::{Deferred, ToPlace};
     use super::*;
-    use crate::maps;
+    use crate::image::maps;
     use crate::session::space::SharedObjects;
     use crate::symbols::Search;
     use crate::tracer::testing::Sleeper;

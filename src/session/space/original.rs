@@ -1,9 +1,9 @@
 //! The target's memory as the program made it: without our patches.
 
 use super::AddressSpace;
-use crate::addr::Addr;
-use crate::memory::ReadMemory;
-use crate::patches::Patches;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
+use crate::breakpoints::patches::Patches;
 use crate::tracer::memory::TargetMemory;
 use std::ops::Range;
 
@@ -49,7 +49,7 @@ impl AddressSpace {
 mod tests {
     use super::*;
     use crate::arch::INT3;
-    use crate::patches::Patch;
+    use crate::breakpoints::patches::Patch;
     use crate::tracer::testing::Sleeper;
 
     #[test]

@@ -3,9 +3,9 @@
 use super::AddressSpace;
 use super::breakpoints::{Helper, Placed};
 use super::facts::Facts;
-use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::allocators::select::EntryPoint;
 use crate::allocators::{AllocatorTable, Family, Kind};
+use crate::base::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::breakpoints::{Engine, Probe, Purpose};
 use crate::tracer::{Result, TracerError};
 

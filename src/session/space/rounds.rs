@@ -1,8 +1,8 @@
 //! Functions that branch back to their own first instruction.
 
 use super::AddressSpace;
-use crate::addr::Addr;
-use crate::patches::own::{flows_to_entry, loops_to_entry};
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::own::{flows_to_entry, loops_to_entry};
 
 /// So much of a function, and of each part of it that lies elsewhere, is looked at, in bytes.
 const MAX_CODE: u64 = 1 << 16;

@@ -7,9 +7,9 @@
 use super::AddressSpace;
 use super::modules::Module;
 use super::probes::{Deferred, RESOLVER_TAG, ToPlace};
-use crate::addr::{Addr, FunctionId, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::{AllocatorSymbol, is_dynamic_linker};
+use crate::base::addr::{Addr, FunctionId, ModuleId};
 use crate::breakpoints::Purpose;
 use crate::session::space::{Helper, Placed};
 use crate::tracer::Result;

@@ -5,7 +5,7 @@ use super::AddressSpace;
 use super::facts::Facts;
 use super::named::ExecCall;
 use super::probes::{Deferred, ToPlace};
-use crate::addr::{Addr, LoadBias};
+use crate::base::addr::{Addr, LoadBias};
 use crate::tracer::Result;
 use crate::tracer::files::Executed;
 use crate::tracer::rawregs::RawRegs;
