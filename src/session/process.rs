@@ -1,4 +1,4 @@
-//! One process under trace: its threads, the images it becomes by exec, its heap, and what is to be told of it.
+//! One process under trace: its threads, the images it becomes by exec, its heap, and what heaptrace reports of it.
 
 use super::awaited::Awaited;
 use super::common::Common;
@@ -49,7 +49,7 @@ pub struct Process {
     pub(super) tests: TestWatch,
     /// Copies of it that are read, or wanted.
     pub(super) copies: Copies,
-    /// Blocks from before the attach that are still looked for, or told.
+    /// Blocks from before the attach, while heaptrace looks for them or passes them on.
     pub(super) existing: Option<Existing>,
     pub(super) children: Children,
     pub(super) observer: Observer,
@@ -133,11 +133,11 @@ impl Process {
         }
     }
 
-    /// All that has happened until now is in the model from here on: what an engine has seen and not told yet is told
-    /// to the observer, and what it can't tell any more is told as missed. It is asked before the process changes as a
-    /// whole (fork, exec, the end of a thread, modules that come and go) and before its heap is looked at (a capture, a
-    /// leak scan, a pause, a detach, the end). The trap engine tells all it sees at the stop itself: it has nothing to
-    /// add. The jump engine drains its rings.
+    /// All that has happened until now is in the model from here on: an engine passes to the observer what it has seen,
+    /// and calls missed what it can't pass on any more. Callers settle before the process changes as a whole (fork,
+    /// exec, the end of a thread, modules that come and go) and before its heap is looked at (a capture, a leak scan, a
+    /// pause, a detach, the end). The trap engine tells all it sees at the stop itself: it has nothing to add. The jump
+    /// engine drains its rings.
     pub(super) fn settle(&mut self) {
         self.jump.settle(&mut self.tracee, &mut self.observer);
     }

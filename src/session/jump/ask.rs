@@ -143,7 +143,7 @@ impl JumpEngine {
         Ok(Some(AskedCall { stub, entered, outer, raw: at_entry, breakpoint }))
     }
 
-    /// Tells the routine what such a call is that was seen within another one: `is_own`, one that is told of.
+    /// Tells the routine what a call within another one is: with `is_own`, heaptrace records it as a call of its own.
     pub(in crate::session) fn judge_call(&mut self, tracee: &mut Tracee, call: &AskedCall, is_own: bool) {
         if let Some(outer) = call.outer
             && call.stub.way != StubKind::Guard
@@ -336,8 +336,8 @@ impl JumpEngine {
 }
 
 impl Owner {
-    /// What was told of the beginning of the call that is in progress in `frame`, if it has begun by giving a block
-    /// back.
+    /// What the observer knows of the beginning of the call that is in progress in `frame`, if that call began by
+    /// giving a block back.
     fn take_began(&mut self, frame: &Frame) -> Option<Began> {
         let is_it = |one: &Began| one.function == frame.function() && one.old == frame.args[0];
         let at = self.began.iter().rposition(is_it).filter(|_| frame.what & FLAG_BEGAN != 0)?;

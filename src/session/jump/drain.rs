@@ -36,7 +36,8 @@ pub(in crate::session) enum Drained {
 }
 
 impl JumpEngine {
-    /// All that was recorded until now is told to the observer, see [`crate::session::process::Process::settle`].
+    /// Passes all that the routine has recorded until now to the observer, see
+    /// [`crate::session::process::Process::settle`].
     pub(in crate::session) fn settle(&mut self, tracee: &mut Tracee, observer: &mut Observer) {
         self.drain(tracee, observer, Drained::All);
         observer.tell_counted();

@@ -75,7 +75,7 @@ impl Jump {
         }
     }
 
-    /// Tells what the routine has counted and not recorded since it was told last.
+    /// Passes on what the routine has counted, and not recorded, since the last time.
     pub(super) fn tell_counted(&mut self, observer: &mut Observer, account: &mut Account) {
         if self.sampling.is_none() || self.shared().half(SAMPLED) == 0 {
             return;
@@ -87,8 +87,8 @@ impl Jump {
             sampling.counted = (sums[0], sums[1]);
             return;
         }
-        // What a thread takes back that was told already is made up for by what it counts next. The program can write
-        // there, too.
+        // A thread may take back what the observer has already: what it counts next makes up for that. The program can
+        // write there, too.
         if calls.cast_signed() > 0 && bytes.cast_signed() >= 0 {
             sampling.counted = (sums[0], sums[1]);
             let ns = calls.saturating_mul(COUNTED_NS);

@@ -114,8 +114,9 @@ impl Observer {
         recorded
     }
 
-    /// Takes over a call in progress: see [`crate::event::calls::Calls::adopt`]. `recorded`: what of it was told when
-    /// it began, if that was; `missed`: what of its stack was not seen, if that was not told yet; `picked`: whether the
+    /// Takes over a call in progress: see [`crate::event::calls::Calls::adopt`]. `recorded`: what the
+    /// stream has of its beginning, if anything; `missed`: what of its stack nobody saw, if the stream does not say so
+    /// yet; `picked`: whether the
     /// routine has picked its block, where blocks are sampled, or has counted the call.
     pub(in crate::session) fn adopt(
         &mut self,
