@@ -114,10 +114,9 @@ impl Observer {
         recorded
     }
 
-    /// Takes over a call in progress: see [`crate::event::calls::Calls::adopt`]. `recorded`: what the
-    /// stream has of its beginning, if anything; `missed`: what of its stack nobody saw, if the stream does not say so
-    /// yet; `picked`: whether the
-    /// routine has picked its block, where blocks are sampled, or has counted the call.
+    /// Takes over a call in progress: see [`crate::event::calls::Calls::adopt`]. `recorded`: what the stream has of its
+    /// beginning, if anything; `missed`: what of its stack nobody saw, if the stream does not say so yet; `picked`:
+    /// whether the routine has picked its block, where blocks are sampled, or has counted the call.
     pub(in crate::session) fn adopt(
         &mut self,
         entry: &Entry,
