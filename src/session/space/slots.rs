@@ -6,6 +6,7 @@
 
 use super::AddressSpace;
 use super::modules::Module;
+use super::named::is_part_name;
 use super::probes::{Deferred, RESOLVER_TAG, ToPlace};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::{AllocatorSymbol, is_dynamic_linker};
@@ -13,12 +14,13 @@ use crate::base::addr::{Addr, FunctionId, ModuleId};
 use crate::breakpoints::Purpose;
 use crate::session::space::{Helper, Placed};
 use crate::tracer::Result;
+use std::ops::Range;
 
 /// A stub leads to a slot, and that to a function; or to one stub more, where a program has the address of a function
 /// of its library.
 const LONGEST_CHAIN: usize = 4;
 
-/// The size of a function that no symbol tells.
+/// The size of a function that neither a symbol nor the CFI tells.
 const UNKNOWN_SIZE: u64 = 1;
 
 impl AddressSpace {
@@ -68,12 +70,15 @@ impl AddressSpace {
     /// From now on `at` is a function of its module by this name. False if it can't be: it is in no module.
     fn note_function(&mut self, at: Addr, function: FunctionId, table: &AllocatorTable) -> bool {
         let Some(name) = table.get(function).map(|function| function.symbol.clone()) else { return false };
+        let described = if self.unwinder.begins_function(at) { self.unwinder.code_around(at) } else { None };
         let id = self.module_at(at);
         if let Some(module) = self.modules.get_mut(id).filter(|_| id != ModuleId::NONE)
             && !module.has_function(at)
         {
+            let code = module.note_choice(at).or(described).or_else(|| module.up_to_next_choice(at));
+            let size = code.map_or(UNKNOWN_SIZE, |code| code.end.0 - code.start.0);
             let addr = module.bias.to_object(at);
-            module.symbols.symbols.push(AllocatorSymbol { name, addr, size: UNKNOWN_SIZE });
+            module.symbols.symbols.push(AllocatorSymbol { name, addr, size });
             return true;
         }
         false
@@ -160,6 +165,26 @@ impl Module {
     fn has_function(&self, at: Addr) -> bool {
         let at = self.bias.to_object(at);
         self.symbols.symbols.iter().any(|symbol| symbol.addr == at && symbol.size > 0)
+    }
+
+    /// Notes that the allocator has the function at `at`, which a resolver has chosen, with all parts of it that the
+    /// compiler has put elsewhere. The function's own code, if a symbol tells it.
+    fn note_choice(&mut self, at: Addr) -> Option<Range<Addr>> {
+        let (name, code) = self.choices.iter().find(|(_, code)| code.start == at)?;
+        let is_part = |other: &str| {
+            let rest = other.strip_prefix(&**name).and_then(|rest| rest.strip_prefix('.'));
+            rest.is_some_and(is_part_name)
+        };
+        let parts = self.choices.iter().filter(|(other, _)| is_part(other)).map(|(_, code)| code.clone());
+        self.internal_code.extend(parts);
+        Some(code.clone())
+    }
+
+    /// The code from `at` to the next function that symbols tell.
+    fn up_to_next_choice(&self, at: Addr) -> Option<Range<Addr>> {
+        let next = self.choices.iter().map(|(_, code)| code.start).filter(|start| *start > at).min()?;
+        let code = self.mapped.code().into_iter().find(|code| code.contains(&at))?;
+        Some(at..next.min(code.end))
     }
 
     /// Whether what one of its slots for `function` leads to can be that. In its own code it is one that a resolver has
