@@ -30,12 +30,12 @@ impl Process {
             tracing::debug!("{error}");
             return;
         }
-        self.space.memory.new_stop(tid);
-        let mappings = self.space.mappings().to_vec();
+        self.space.image.memory.new_stop(tid);
+        let mappings = self.space.image.mappings().to_vec();
         let mut data = heapwalk::data_of(&mappings);
         data.retain(|range| range.end.0.saturating_sub(range.start.0) <= MAX_DATA);
         let sources = Sources { mappings: &mappings, data: &data };
-        let parts = glibc::parts(&sources, &mut self.space.original_memory());
+        let parts = glibc::parts(&sources, &mut self.space.image.original_memory());
         let live = live_in(&parts, self.observer.model().live_blocks());
         for (part, live) in parts.iter().zip(live) {
             let bytes = part.range.end.0 - part.range.start.0;

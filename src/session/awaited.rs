@@ -75,7 +75,7 @@ impl Session {
 impl Process {
     /// Has a thread stop if probes wait for one: of those that it disturbs least.
     pub(super) fn call_for_a_thread(&mut self) -> Result<()> {
-        if self.awaited == Awaited::Nobody && self.space.awaits_a_thread() {
+        if self.awaited == Awaited::Nobody && self.space.probes.awaits_a_thread() {
             self.awaited = Awaited::AThread;
         }
         self.try_again_for_a_thread()
@@ -86,7 +86,7 @@ impl Process {
         if matches!(self.awaited, Awaited::AStop(tid) if self.tasks.get(tid).is_none()) {
             self.awaited = Awaited::AThread;
         }
-        if self.awaited != Awaited::AThread || !self.space.awaits_a_thread() {
+        if self.awaited != Awaited::AThread || !self.space.probes.awaits_a_thread() {
             return Ok(());
         }
         let own = self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
@@ -105,12 +105,16 @@ impl Process {
             return Ok(());
         }
         let raw = thread.registers()?;
-        if !matches!(self.space.locate(Addr(raw.0.rip)), PcLocation::Program) {
+        if !matches!(self.space.image.locate(Addr(raw.0.rip)), PcLocation::Program) {
             // It is about to tell of a probe, and places them there; or is on its way out of code of ours.
             self.awaited = Awaited::AThread;
             return Ok(());
         }
         self.awaited = Awaited::Nobody;
-        self.space.place_deferred(Some(&Helper { thread, resume: raw }))
+        self.space.probes.place_deferred(
+            &mut self.space.image,
+            &mut self.space.modules,
+            Some(&Helper { thread, resume: raw }),
+        )
     }
 }

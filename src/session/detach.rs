@@ -251,11 +251,11 @@ impl Session {
         self.stops.serving = Some(Serving { tid: stop.tid(), status: stop.status, answer: None });
         let slot = self.slot_of(&stop);
         if let Some(process) = self.processes.get_mut(slot)
-            && !process.space.breakpoints.is_empty()
+            && !process.space.probes.breakpoints.is_empty()
         {
-            process.space.memory.stands_still(Some(stop.tid()));
+            process.space.image.memory.stands_still(Some(stop.tid()));
             process.restore_code();
-            process.space.memory.stands_still(None);
+            process.space.image.memory.stands_still(None);
         }
         match insist(|| self.prepare_detach(slot, &stop)) {
             Ok(Prepared::Detach(signal)) => self.finish_detach(stop, signal),

@@ -60,7 +60,7 @@ impl Session {
         process.unpin();
         process.restore_affinity(tid);
         process.children.followed += 1;
-        process.space.memory.stands_still(None);
+        process.space.image.memory.stands_still(None);
         for old in [tid, former] {
             if let Some(task) = process.tasks.remove(old) {
                 process.end_calls_of(task.id);
@@ -104,16 +104,16 @@ impl Process {
         let is_shared = !self.tasks.is_empty();
         // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
         let is_first = self.identity.attached && self.identity.images.is_empty() && self.observer.events() == 0;
-        let too_early = is_first && !is_shared && !self.space.memory.is_gone();
+        let too_early = is_first && !is_shared && !self.space.image.memory.is_gone();
         // Whoever lives in the old memory does not stand still.
-        self.space.memory.stands_still(too_early.then_some(tid));
+        self.space.image.memory.stands_still(too_early.then_some(tid));
         if (is_shared || too_early)
             && let Err(error) = self.space.restore(Threads::Run)
         {
             self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
         }
         if too_early {
-            self.space.clear_own_code(None);
+            self.space.image.clear_own_code(None);
             self.warnings.clear();
         }
         let mut space = match open_new_image(self.pid, tid, common)? {
@@ -127,14 +127,14 @@ impl Process {
             self.end_image();
         }
         if self.settings.leak_scan.is_some() {
-            space.watch_exit();
+            space.probes.watch_exit();
         }
         if self.settings.per_test {
-            space.watch_tests();
+            space.modules.files.watch_tests();
         }
-        space.show_python(self.settings.python);
+        space.python.show_python(self.settings.python);
         std::mem::swap(&mut space, &mut self.space);
-        space.code.end_guard();
+        space.image.code.end_guard();
         self.begin_jump();
         self.leave_sharers_behind();
         self.tasks.begin_image();
@@ -160,7 +160,7 @@ impl Process {
         let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.identity.program);
         self.leaks.give_up(text.clone());
         self.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
-        self.space.code.end_guard();
+        self.space.image.code.end_guard();
         self.teardown.detached = true;
         self.restore_affinity(tid);
         self.note_trap_action_left();

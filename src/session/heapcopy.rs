@@ -255,7 +255,7 @@ impl Process {
             return Ok(None);
         }
         let mut left = None;
-        let made = Forked::make(thread, &resume, self.pid, means, mappings, &mut self.space.memory, &mut left);
+        let made = Forked::make(thread, &resume, self.pid, means, mappings, &mut self.space.image.memory, &mut left);
         if let Some(left) = left {
             self.note_dead_copy(left);
         }
@@ -277,7 +277,7 @@ impl Process {
         }
         let memory = forked.memory().ok().filter(|_| forked.is_whole());
         let lease = memory.map(|mut memory| {
-            memory.wait_for_no_servers(self.space.memory.reader(), mappings);
+            memory.wait_for_no_servers(self.space.image.memory.reader(), mappings);
             self.lease(forked, memory)
         });
         if lease.is_none() && forked.is_over() {
@@ -301,7 +301,7 @@ impl Process {
         let has_ended = Arc::<AtomicBool>::default();
         self.copies.alive.push((forked, Arc::clone(&has_ended)));
         CopyLease {
-            memory: CopiedMemory { memory, patches: self.space.code.patches().clone() },
+            memory: CopiedMemory { memory, patches: self.space.image.code.patches().clone() },
             requests: Arc::clone(&self.settings.requests),
             control: Arc::clone(&self.control),
             of: self.pid,
@@ -315,7 +315,7 @@ impl Process {
     fn can_call(&self, thread: &Stopped, mappings: &[Mapping]) -> Option<RawRegs> {
         let raw = thread.registers().ok()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);
-        let is_the_program_s = self.space.locate(Addr(resume.0.rip)) == PcLocation::Program;
+        let is_the_program_s = self.space.image.locate(Addr(resume.0.rip)) == PcLocation::Program;
         let is_free = is_the_program_s && !self.copies.is_within_call(thread.tid());
         (is_free && copy::can_make(thread, &resume, mappings)).then_some(resume)
     }
@@ -456,7 +456,7 @@ impl Process {
             self.copies.dead.push(copy);
         }
         let known: Vec<i32> = self.copies.dead.iter().map(Forked::pid).collect();
-        let others = copy::left_by_others(self.pid, &self.space.memory);
+        let others = copy::left_by_others(self.pid, &self.space.image.memory);
         self.copies.dead.extend(others.into_iter().filter(|copy| !known.contains(&copy.pid())));
         if self.copies.dead.is_empty() || self.teardown.exit.is_some() {
             return;

@@ -451,7 +451,7 @@ impl Process {
             || !task.counted.is_empty()
             || jump.sharing.contains(&tid)
             || self.tasks.has_sharers()
-            || self.space.guards_are_passed()
+            || self.space.probes.guards_are_passed(&self.space.modules)
             || self.signals.awaits_stop_of(tid);
         jump.set_mode(cell, if asks { Mode::Ask } else { Mode::Record });
     }
@@ -476,7 +476,7 @@ impl Process {
     /// Gives a thread at a function's entry a cell, if it can have one, and tells the routine of its stack.
     fn prepare_cell(&mut self, tid: i32, fs_base: u64, entered: &Regs) {
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
-        let points_to_itself = |process: &mut Self| process.space.memory.read_u64(Addr(fs_base)) == Some(fs_base);
+        let points_to_itself = |process: &mut Self| process.space.image.memory.read_u64(Addr(fs_base)) == Some(fs_base);
         if fs_base <= CELL_GONE || !points_to_itself(self) {
             self.fallbacks.note_thread(task, NoCell::ThreadPointer);
             return;
@@ -495,7 +495,8 @@ impl Process {
         let sp = entered.sp();
         if !jump.knows_stack(cell, sp)
             && let Some(mapping) = self.space.mapping_now(tid, Addr(sp))
-            && (self.has_grown(cell, &mapping) || self.space.stays_on_stack(entered, &mapping))
+            && (self.has_grown(cell, &mapping)
+                || self.space.modules.stays_on_stack(&mut self.space.image, entered, &mapping))
             && let Some(jump) = self.jump.on()
         {
             // A thread's own data lies above its stack, and what follows in the mapping may be another's.

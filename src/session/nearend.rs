@@ -39,8 +39,8 @@ impl Process {
         let settings = Arc::clone(&self.settings);
         let Some(hears) = settings.near_end.as_ref().filter(|_| self.identity.selected) else { return };
         let heap = self.observer.view(false);
-        let (stacks, modules) = self.space.share_records();
-        let (root, _) = self.space.root_and_inner_pid();
+        let (stacks, modules) = self.space.modules.share_records();
+        let (root, _) = self.space.image.root_and_inner_pid();
         // Who does not listen any more needs nothing.
         let _ = hears.send(NearEnd { heap, stacks, modules, root });
     }

@@ -87,12 +87,12 @@ impl Process {
     /// A process without tasks, whose memory is `space`.
     pub(super) fn new(pid: i32, observer: Observer, mut space: AddressSpace, common: &Common) -> Self {
         if common.settings.leak_scan.is_some() {
-            space.watch_exit();
+            space.probes.watch_exit();
         }
         if common.settings.per_test {
-            space.watch_tests();
+            space.modules.files.watch_tests();
         }
-        space.show_python(common.settings.python);
+        space.python.show_python(common.settings.python);
         let born = Instant::now();
         common.progress.begins(pid, born);
         Self {
@@ -160,7 +160,7 @@ impl Process {
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
     pub(super) fn end(&mut self) {
-        self.space.code.end_guard();
+        self.space.image.code.end_guard();
         self.observer.end();
         self.progress.ends(self.pid);
     }
@@ -353,11 +353,11 @@ impl Process {
             Err(error) => self.warn_once(error.to_string()),
         }
         self.forget_stale_nodes();
-        if self.space.guards_are_passed() && self.jump.on().is_some() {
+        if self.space.probes.guards_are_passed(&self.space.modules) && self.jump.on().is_some() {
             self.warn_once(THROWS_UNSEEN.to_owned());
             self.note_modes();
         }
-        self.observer.define_modules(self.space.module_records());
+        self.observer.define_modules(self.space.modules.module_records());
     }
 
     pub(super) fn warn_once(&mut self, warning: String) {

@@ -36,10 +36,12 @@ impl Process {
             let ended = self.resolving.swap_remove(index);
             self.settle();
             self.space.resolved(ended.function, Addr(regs.result()), &self.settings.table)?;
-            self.observer.define_modules(self.space.module_records());
+            self.observer.define_modules(self.space.modules.module_records());
         }
-        if let Some(function) = self.space.resolver_at(hit.at) {
-            let Some(site) = self.space.original_memory().read_u64(Addr(regs.sp())).map(Addr) else { return Ok(()) };
+        if let Some(function) = self.space.modules.resolver_at(hit.at) {
+            let Some(site) = self.space.image.original_memory().read_u64(Addr(regs.sp())).map(Addr) else {
+                return Ok(());
+            };
             if self.space.watch_resolved(site, &Helper::at_trap(hit.thread, hit.raw))? {
                 self.resolving.push(Resolving { tid: hit.tid, function, site, sp: regs.sp() });
             }

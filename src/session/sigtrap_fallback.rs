@@ -93,7 +93,7 @@ impl Session {
                 Waited::Task(stopped_tid, status, Some(stopped)) => {
                     if asked == Some(stopped_tid) && status == WaitStatus::EventStop {
                         self.stops.serving = Some(Serving { tid: stopped_tid, status, answer: None });
-                        process.space.memory.stands_still(Some(stopped_tid));
+                        process.space.image.memory.stands_still(Some(stopped_tid));
                         let called = match learns {
                             true => process
                                 .resume_registers(&stopped)
@@ -160,9 +160,9 @@ impl Process {
         }
         // Not afterwards: it may be installed although the call is broken off.
         self.signals.fallback = FallbackState::Set(handler, None);
-        self.space.code.tell_fallback(Some(handler));
+        self.space.image.code.tell_fallback(Some(handler));
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.image.memory };
         match handler.install(&mut caller)? {
             0 => {
                 self.signals.fallback = FallbackState::Set(handler, Some(Instant::now()));
@@ -176,7 +176,7 @@ impl Process {
             error => {
                 tracing::debug!("no handler for SIGTRAP: {error}");
                 self.signals.fallback = FallbackState::Never;
-                self.space.code.tell_fallback(None);
+                self.space.image.code.tell_fallback(None);
             }
         }
         Ok(())
@@ -189,9 +189,9 @@ impl Process {
             *status == WaitStatus::EventStop && self.is_own_thread(*tid)
         };
         let Some((tid, _, thread)) = stops.waiting.iter().find(told) else { return Ok(()) };
-        self.space.memory.stands_still(Some(*tid));
+        self.space.image.memory.stands_still(Some(*tid));
         let kept = self.keep_sigtrap_fallback(*tid, thread, stops);
-        self.space.memory.stands_still(None);
+        self.space.image.memory.stands_still(None);
         match kept {
             Err(TracerError::Overtaken { tid, status }) => {
                 stops.overtake(tid, status);
@@ -205,7 +205,7 @@ impl Process {
     /// A new image gets no breakpoint before it has the handler.
     pub(super) fn hold_probes_back(&mut self) {
         if self.settings.guardian.is_some() {
-            self.space.hold_back();
+            self.space.probes.hold_back();
         }
     }
 
@@ -263,11 +263,12 @@ impl Process {
     }
 
     pub(super) fn prepare_sigtrap_fallback(&mut self) -> Result<Option<SigtrapFallback>> {
-        let Some(handler) = (if self.settings.guardian.is_none() { None } else { self.space.sigtrap_fallback()? })
+        let Some(handler) =
+            (if self.settings.guardian.is_none() { None } else { self.space.image.sigtrap_fallback()? })
         else {
             return Ok(None);
         };
-        handler.puts_back(self.ignores_trap(), &mut self.space.memory)?;
+        handler.puts_back(self.ignores_trap(), &mut self.space.image.memory)?;
         Ok(Some(handler))
     }
 
@@ -275,17 +276,17 @@ impl Process {
     /// has hit.
     pub(super) fn resume_registers(&self, thread: &Stopped) -> Result<RawRegs> {
         let raw = thread.registers()?;
-        let location = self.space.locate(Addr(raw.0.rip));
+        let location = self.space.image.locate(Addr(raw.0.rip));
         let has_hit = matches!(location, PcLocation::BehindTrap(_)) && thread.is_breakpoint_trap()?;
         Ok(if has_hit { raw.before_trap() } else { raw })
     }
 
     fn remove_sigtrap_fallback(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<()> {
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.image.memory };
         handler.remove(&mut caller)?;
         self.signals.fallback = FallbackState::Unset;
-        self.space.code.tell_fallback(None);
+        self.space.image.code.tell_fallback(None);
         Ok(())
     }
 
@@ -329,7 +330,7 @@ impl Process {
             // What the kernel forces is not: the action is reset.
             self.signals.trap_mask.action = TrapAction::Default;
             self.signals.fallback = FallbackState::Unset;
-            self.space.code.tell_fallback(None);
+            self.space.image.code.tell_fallback(None);
             let resume = self.resume_registers(thread)?;
             self.set_trap_action(thread, resume, DEFAULT)?;
         } else if shares && self.signals.fallback.handler().is_some()
@@ -348,7 +349,7 @@ impl Process {
     /// back.
     pub(super) fn free_child_of_sigtrap_fallback(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
         // A child may have been made before the handler was taken out of its parent.
-        let taken_out = || self.space.code.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
+        let taken_out = || self.space.image.code.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
         let Some(handler) = self.signals.fallback.handler().or_else(taken_out) else { return Ok(()) };
         let has = |key| procfs::status_signals(child.tid(), key).is_none_or(|set| set & SIGTRAP_BIT != 0);
         let is_as_it_was = !has("SigCgt") && (!self.ignores_trap() || has("SigIgn"));
@@ -367,11 +368,11 @@ impl Process {
             return Ok(());
         }
         let caught = procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
-        if let Some(handler) = self.space.code.known_sigtrap_fallback().filter(|_| caught)
+        if let Some(handler) = self.space.image.code.known_sigtrap_fallback().filter(|_| caught)
             && self.leaves_trap_alone()
         {
             self.signals.fallback = FallbackState::Set(handler, None);
-            self.space.code.tell_fallback(Some(handler));
+            self.space.image.code.tell_fallback(Some(handler));
             if self.teardown.exit_kill {
                 child.live_on()?;
                 self.teardown.exit_kill = false;

@@ -24,7 +24,7 @@ impl Process {
         if self.jump.on().is_some_and(|jump| jump.contains(at)) && thread.is_breakpoint_trap()? {
             return self.on_ask(tid, thread, &raw, stops);
         }
-        let Some(breakpoint) = self.space.breakpoints.get(at).copied() else {
+        let Some(breakpoint) = self.space.probes.breakpoints.get(at).copied() else {
             if is_moved {
                 thread.set_registers(&raw)?;
             }
@@ -35,12 +35,12 @@ impl Process {
         if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap()? {
             return self.deliver_trap(tid, thread);
         }
-        self.space.memory.new_stop(tid);
+        self.space.image.memory.new_stop(tid);
         self.stop_cost.stops(self.pid, tid);
         let mut breakpoint = breakpoint;
         if breakpoint.purposes.entry.is_some_and(|probe| !self.settings.table.is_mapping(probe.function)) {
             self.promote(thread, &raw, stops)?;
-            breakpoint = self.space.breakpoints.get(at).copied().unwrap_or(breakpoint);
+            breakpoint = self.space.probes.breakpoints.get(at).copied().unwrap_or(breakpoint);
         }
         if self.jump.on().is_some() {
             self.settle();
@@ -83,7 +83,7 @@ impl Process {
             Err(error) if !error.is_out_of_reach() => {
                 tracing::warn!("{error}");
                 self.note_missed_call();
-                self.space.lift(at)?;
+                self.space.probes.lift(&mut self.space.image, at)?;
                 pass_trap_to(thread, raw, at)?;
                 Ok(Action::Resume(0))
             }
@@ -121,18 +121,18 @@ impl Process {
         if let StepOver::Emulate(instruction) = &breakpoint.planned.step {
             let mut regs = raw.regs();
             regs.rip = at.0;
-            if instruction.run(&mut regs, &mut self.space.original_memory()) == Outcome::Done {
+            if instruction.run(&mut regs, &mut self.space.image.original_memory()) == Outcome::Done {
                 thread.pass_trap(raw, &regs)?;
                 return Ok(Action::Resume(0));
             }
         }
         let pad = match breakpoint.pad {
             Some(pad) => Placed::Done(pad),
-            None => self.space.write_pad(at, Some(&Helper::at_trap(thread, raw)))?,
+            None => self.space.image.write_pad(&mut self.space.modules, at, Some(&Helper::at_trap(thread, raw)))?,
         };
         match pad {
             Placed::Done(pad) => {
-                if let Some(breakpoint) = self.space.breakpoints.get_mut(at) {
+                if let Some(breakpoint) = self.space.probes.breakpoints.get_mut(at) {
                     breakpoint.pad = Some(pad);
                 }
                 pass_trap_to(thread, raw, pad)?;
@@ -140,7 +140,7 @@ impl Process {
             // The instruction reads memory that is not there and can't be moved either: it must fault at its own
             // address.
             Placed::Impossible | Placed::NoRoom => {
-                self.space.lift(at)?;
+                self.space.probes.lift(&mut self.space.image, at)?;
                 self.note_missed_call();
                 pass_trap_to(thread, raw, at)?;
             }
@@ -164,10 +164,10 @@ impl Process {
     /// back to the breakpoint, whose hit has been counted already.
     pub(super) fn leave_pad_for_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
         let raw = thread.registers()?;
-        let PcLocation::Pad(resume) = self.space.locate(Addr(raw.0.rip)) else { return Ok(()) };
+        let PcLocation::Pad(resume) = self.space.image.locate(Addr(raw.0.rip)) else { return Ok(()) };
         leave_pad(thread, &raw, resume)?;
         thread.move_fault_address(raw.0.rip, resume.pc.0)?;
-        if self.space.breakpoints.get(resume.pc).is_some()
+        if self.space.probes.breakpoints.get(resume.pc).is_some()
             && let Some(task) = self.tasks.get_mut(tid)
         {
             task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));
@@ -181,9 +181,9 @@ impl Process {
 
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, trap: Addr) -> Result<Action> {
-        if self.space.code.patches().removed_from(trap).is_some()
+        if self.space.image.code.patches().removed_from(trap).is_some()
             && thread.is_breakpoint_trap()?
-            && self.space.is_clean(trap)?
+            && self.space.image.is_clean(&self.space.modules, trap)?
         {
             pass_trap_to(thread, raw, trap)?;
             return Ok(Action::Resume(0));

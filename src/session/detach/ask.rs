@@ -35,7 +35,7 @@ impl Process {
     pub(super) fn ask_to_stop(&mut self, asked: &mut Asked, stops: &mut Stops) -> bool {
         let mut waiting = false;
         // Where only a stopped thread's code can be changed, one has to be stopped.
-        let needs_stop = self.space.is_refused_while_running() && !self.space.breakpoints.is_empty();
+        let needs_stop = self.space.image.is_refused_while_running() && !self.space.probes.breakpoints.is_empty();
         let may_sleep_on = !self.teardown.exit_kill && !needs_stop && !asked.everyone;
         for tid in self.tasks.tids() {
             let is_last = self.teardown.last_to_detach.is_some_and(|(last, _)| last == tid);
@@ -133,7 +133,7 @@ impl Process {
     /// Whether a sleeping thread stands neither in code of ours nor behind a breakpoint that it has just hit.
     fn stands_clear(&self, group: i32, tid: i32) -> bool {
         match procfs::position(group, tid) {
-            Position::Blocked { pc, .. } => self.space.locate(pc) == PcLocation::Program,
+            Position::Blocked { pc, .. } => self.space.image.locate(pc) == PcLocation::Program,
             Position::Running | Position::Unknown => false,
         }
     }

@@ -42,7 +42,10 @@ impl Process {
         if !self.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
             return false;
         }
-        self.space.executed(raw, at).is_some_and(|executed| files::changes_rights(tid, &executed))
+        self.space
+            .modules
+            .executed(&self.space.image, raw, at)
+            .is_some_and(|executed| files::changes_rights(tid, &executed))
     }
 
     /// The only thread of a followed child stands at execve(2), of a file that gives other rights, or asks for another
@@ -55,11 +58,15 @@ impl Process {
         at: Addr,
     ) -> Result<Action> {
         self.settle();
-        let name = self.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
+        let name = self
+            .space
+            .modules
+            .executed(&self.space.image, raw, at)
+            .map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.space.restore(self.whose_threads())?;
         self.uninstall_sigtrap_fallback(thread)?;
         pass_trap_to(thread, raw, at)?;
-        self.space.clear_own_code(None);
+        self.space.image.clear_own_code(None);
         self.children.untraced += 1;
         self.children.untraced_names.push(name);
         (self.teardown.detached_early, self.teardown.detached) = (true, true);
@@ -85,11 +92,11 @@ impl Process {
     pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.settle();
         self.await_existing();
-        self.space.set_aside_for(child)?;
+        self.space.image.set_aside_for(child)?;
         if self.has_several_threads() {
             self.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
-            self.space.note_blind_spot(
+            self.space.modules.findings.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
                     .to_owned(),
@@ -106,19 +113,19 @@ impl Process {
     pub(in crate::session) fn on_vfork_done(&mut self, tid: i32, thread: &Stopped, stops: &mut Stops) -> Result<()> {
         let Ok(child) = i32::try_from(thread.event_message()?) else { return Ok(()) };
         stops.end_vfork(child);
-        if self.space.is_aside_for(child) {
+        if self.space.image.is_aside_for(child) {
             self.settle();
             self.await_existing();
             self.observer.observe(EngineReport::CallsUnseen);
             self.tasks.forget_counted_in_gap();
-            self.space.memory.new_stop(tid);
+            self.space.image.memory.new_stop(tid);
             self.release_dropped_sites();
             self.refresh_modules(tid);
             // A thread that has run meanwhile may stand between the instructions that a jump would overwrite.
-            if self.space.is_last_aside(child) && self.jump.on().is_some() && self.has_several_threads() {
+            if self.space.image.is_last_aside(child) && self.jump.on().is_some() && self.has_several_threads() {
                 self.go_back_to_stops(Cause::SetAside)?;
             }
-            self.space.take_up_after(child)?;
+            self.space.image.take_up_after(child)?;
             self.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
         }

@@ -27,7 +27,7 @@ pub(in crate::session) enum AddedMemory {
 impl Process {
     /// A detach begins.
     pub(super) fn note_added_memory(&mut self) {
-        let was_left = || self.space.mappings().iter().any(crate::maps::Mapping::is_heaptrace_s);
+        let was_left = || self.space.image.mappings().iter().any(crate::maps::Mapping::is_heaptrace_s);
         let is_there = self.jump.on().is_some() || was_left();
         if matches!(self.teardown.added, AddedMemory::None | AddedMemory::Shared) && is_there {
             let is_shared = self.tasks.has_sharers();

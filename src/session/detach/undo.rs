@@ -14,7 +14,7 @@ impl Process {
         if let Err(error) = self.space.restore(self.whose_threads()) {
             tracing::warn!("the target's code could not be restored: {error}");
             // A process that dies of it takes its memory with it: what was missing must be known then.
-            self.teardown.unrestored_probes = self.space.breakpoints.len();
+            self.teardown.unrestored_probes = self.space.probes.breakpoints.len();
         } else if self.teardown.exit.is_none() && procfs::state(self.pid, self.pid).is_some() {
             self.teardown.unrestored_probes = 0;
         }
@@ -52,9 +52,10 @@ impl Process {
 
     /// Every thread was seen outside the pads: empties them, but for the SIGTRAP fallback if it could not be taken out.
     pub(super) fn clear_pads(&mut self) {
-        let others = || self.space.code.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_sharers());
+        let others =
+            || self.space.image.code.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_sharers());
         let kept = self.signals.fallback.handler().or_else(others);
-        self.space.clear_own_code(kept);
+        self.space.image.clear_own_code(kept);
     }
 
     /// At the end of a detach: which threads could not be detached from. If there are none, the pads are emptied.

@@ -36,7 +36,7 @@ impl Process {
         raw: &RawRegs,
         stops: &mut Stops,
     ) -> Result<Action> {
-        self.space.memory.new_stop(tid);
+        self.space.image.memory.new_stop(tid);
         self.stop_cost.stops(self.pid, tid);
         let at = Addr(raw.0.rip.wrapping_sub(1));
         let regs = raw.before_trap().regs();
@@ -56,7 +56,7 @@ impl Process {
             self.fallbacks.note_ask();
         }
         let undone = if is_ask {
-            jump.place(cell).undo(&regs, jump.shared(), &mut self.space.memory)
+            jump.place(cell).undo(&regs, jump.shared(), &mut self.space.image.memory)
         } else {
             if is_foreign {
                 self.take_foreign_end(tid, &regs);
@@ -92,7 +92,7 @@ impl Process {
         if stub.way == StubKind::Free && !self.settings.free_stacks {
             self.publish_caller(entered);
         }
-        let Some(breakpoint) = self.space.breakpoints.get(stub.entry).copied() else {
+        let Some(breakpoint) = self.space.probes.breakpoints.get(stub.entry).copied() else {
             thread.pass_trap(&at_entry, entered)?;
             return Ok(Action::Resume(0));
         };
@@ -114,7 +114,7 @@ impl Process {
         {
             let is_own = self.observer.calls_seen() != before;
             let verdict = if is_own { Nested::Own } else { Nested::Part };
-            let caller = self.space.memory.read_u64(Addr(entered.sp())).map(Addr).unwrap_or_default();
+            let caller = self.space.image.memory.read_u64(Addr(entered.sp())).map(Addr).unwrap_or_default();
             jump.judge_nested(outer.function(), stub.function, caller, verdict);
         }
         self.note_mode(tid);
@@ -143,14 +143,14 @@ impl Process {
         entered: &Regs,
     ) {
         let Some(Probe { function, engine: Engine::Trap, .. }) = breakpoint.purposes.entry else { return };
-        if self.space.wrapper_at(at).is_some() || self.settings.table.is_mapping(function) {
+        if self.space.modules.wrapper_at(at).is_some() || self.settings.table.is_mapping(function) {
             return;
         }
         let Some(known) = self.settings.table.get(function) else { return };
         let cause = self.jump.on().and_then(|jump| jump.at_stops.get(&at)).copied().unwrap_or(Cause::OtherModule);
         self.fallbacks.note_function(cause, &known.name);
         let kind = known.kind;
-        let caller = self.space.memory.read_u64(Addr(entered.sp()));
+        let caller = self.space.image.memory.read_u64(Addr(entered.sp()));
         let Some((FunctionKind::Free { ptr, .. }, caller)) = Some(kind).zip(caller) else { return };
         let block = entered.arguments().get(usize::from(ptr.0)).copied().unwrap_or(0);
         let Some(jump) = self.jump.on_mut() else { return };
@@ -162,8 +162,8 @@ impl Process {
     /// Whether a free that asks was recorded already, by a function that has passed it on. From here on it is the
     /// latest of its thread.
     fn was_recorded_before_passed_on(&mut self, tid: i32, stub: &Stub, entered: &Regs) -> bool {
-        let Some(caller) = self.space.memory.read_u64(Addr(entered.sp())) else { return false };
-        let by_allocator = self.space.is_called_by_allocator(Addr(caller));
+        let Some(caller) = self.space.image.memory.read_u64(Addr(entered.sp())) else { return false };
+        let by_allocator = self.space.modules.is_called_by_allocator(&self.space.image, Addr(caller));
         let [block, ..] = entered.arguments();
         let Some(jump) = self.jump.on_mut() else { return false };
         let Some(owner) = jump.cell_of(tid).and_then(|cell| jump.owner_mut(cell)) else { return false };
@@ -221,8 +221,8 @@ impl Process {
             args: [frame.args[0], frame.args[1], frame.args[2], 0, 0, 0],
             sp: frame.slot.0,
             return_addr: frame.caller,
-            module: self.space.module_at(entry_addr?),
-            caller_module: self.space.module_at(frame.caller),
+            module: self.space.modules.module_at(entry_addr?),
+            caller_module: self.space.modules.module_at(frame.caller),
             caller_is_allocator: facts.caller_is_allocator,
             is_wrapper: false,
             wrapper: None,
@@ -230,7 +230,7 @@ impl Process {
             family: facts.family,
             interval,
         };
-        self.observer.define_stacks(self.space.unwinder.stacks());
+        self.observer.define_stacks(self.space.modules.unwinder.stacks());
         let by = Call { function, task, stack, family: facts.family, align: None, interval };
         let missed = facts.missed.filter(|_| began.is_none());
         let recorded = began.map(|began| began.recorded).or(was_counted.then_some(Recorded::Failure));
@@ -243,7 +243,7 @@ impl Process {
         const SLOT: u64 = 112;
         const RESULT: u64 = 104;
         let slot = Addr(regs.sp().wrapping_add(SLOT));
-        let result = self.space.memory.read_u64(Addr(regs.sp().wrapping_add(RESULT))).unwrap_or(0);
+        let result = self.space.image.memory.read_u64(Addr(regs.sp().wrapping_add(RESULT))).unwrap_or(0);
         let Some(jump) = self.jump.on() else { return };
         if let Some(frame) = frames::at_slot(jump.shared(), jump.cell_of(tid), slot) {
             self.tell_end(tid, &frame, result);
@@ -256,7 +256,7 @@ impl Process {
             return;
         }
         let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return };
-        let out = self.space.memory.read_u64(Addr(frame.args[0])).map(Addr);
+        let out = self.space.image.memory.read_u64(Addr(frame.args[0])).map(Addr);
         let Some(mut jump) = self.jump.take_on() else { return };
         let began = jump.owner_mut(frame.cell).and_then(|owner| {
             let is_it = |one: &super::Began| one.function == frame.function() && one.old == frame.args[0];
@@ -270,7 +270,7 @@ impl Process {
         let facts = self.facts_of(&mut jump, frame.function(), stack, frame.caller, true);
         let interval = jump.interval_of(frame.picked());
         self.jump = JumpState::On(jump);
-        self.observer.define_stacks(self.space.unwinder.stacks());
+        self.observer.define_stacks(self.space.modules.unwinder.stacks());
         let part = Part {
             task,
             function: FunctionId(frame.function()),

@@ -41,8 +41,8 @@ impl Process {
         // who stopped last may have ended, and what it had in its memory may have changed
         let lives = |task: &&Task| task.role == Role::Thread && !task.ending;
         let first = self.tasks.get(self.pid).filter(lives).or_else(|| self.tasks.iter().find(lives));
-        let reader = self.space.memory.reader();
-        self.space.memory.new_stop(first.map_or(reader, |task| task.id.tid));
+        let reader = self.space.image.memory.reader();
+        self.space.image.memory.new_stop(first.map_or(reader, |task| task.id.tid));
         let told = self.observer.events();
         let mut deadline = None;
         let mut records = std::mem::take(&mut jump.batch);
@@ -65,7 +65,7 @@ impl Process {
                 let next = jump.merge.take(&jump.region.mapping, most as usize, &mut records);
                 self.observer.model().look_ahead(records.iter().map(|(_, record)| record.block()));
                 let may_be_plain = jump.sampling.is_none() && self.observer.takes_all();
-                self.observer.define_stacks(self.space.unwinder.stacks());
+                self.observer.define_stacks(self.space.modules.unwinder.stacks());
                 for (cell, record) in &records {
                     if !(may_be_plain && plain::take(&mut self.observer, &mut jump, *cell, record, time_ns)) {
                         self.take_record(&mut jump, *cell, record, time_ns);
@@ -107,7 +107,7 @@ impl Process {
         self.note_dropped(&mut jump);
         self.tell_counted(&mut jump);
         self.jump = JumpState::On(jump);
-        self.space.memory.new_stop(reader);
+        self.space.image.memory.new_stop(reader);
     }
 
     /// The thread of the cell has found no room for its record with the number `head`. It finds some when it looks
@@ -195,7 +195,7 @@ impl Process {
         let is_walked = !matches!(record.stack, RecordedStack::Caller(_));
         let facts = self.facts_of(jump, record.function, stack, Addr(record.caller), is_walked);
         // readers must know each stack whose facts are kept: the next call of it is a plain one
-        self.observer.define_stacks(self.space.unwinder.stacks());
+        self.observer.define_stacks(self.space.modules.unwinder.stacks());
         if self.is_passed_on(jump, cell, record, &facts) {
             return;
         }
@@ -265,16 +265,19 @@ impl Process {
                     .get(FunctionId(function))
                     .is_some_and(|function| matches!(function.kind, FunctionKind::Free { .. }));
                 let space = &mut self.space;
-                let wrapper = space.wrapper_at(caller.sub(1));
+                let wrapper = space.modules.wrapper_at(caller.sub(1));
                 // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
                 let (family, may_be_kept) = match wrapper {
-                    Some(_) => space.family_through_wrapper(stack),
+                    Some(_) => space.modules.family_through_wrapper(&space.image, stack),
                     None => {
-                        let family = space.family_of_call(stub.entry, caller, frees);
-                        (family, family.is_some() || space.is_callee_known(caller))
+                        let family = space.modules.family_of_call(&space.image, stub.entry, caller, frees);
+                        (family, family.is_some() || space.modules.is_callee_known(caller))
                     }
                 };
-                let known = CallerFacts { family, caller_is_allocator: space.is_called_by_allocator(caller) };
+                let known = CallerFacts {
+                    family,
+                    caller_is_allocator: space.modules.is_called_by_allocator(&space.image, caller),
+                };
                 // Who has called a wrapper depends on the stack.
                 if may_be_kept && wrapper.is_none() {
                     jump.facts.insert(function, caller, known);
@@ -282,7 +285,7 @@ impl Process {
                 (known, may_be_kept)
             }
         };
-        let stacks = || self.space.unwinder.stacks();
+        let stacks = || self.space.modules.unwinder.stacks();
         let missed = walked.then(|| missed_of(stacks(), stack, self.settings.max_depth)).flatten();
         let CallerFacts { family, caller_is_allocator } = known;
         let facts = Facts { family, caller_is_allocator, missed };

@@ -49,7 +49,7 @@ impl Process {
 
     /// Returns how many bytes stay all the same.
     fn give_back(&mut self, thread: &Stopped, resume: RawRegs, left: &LeftRegion) -> Result<u64> {
-        match self.space.caller(thread, resume)? {
+        match self.space.image.caller(thread, resume)? {
             Some(mut caller) => region::give_back(&mut caller, left.code, left.shared, left.shared_size),
             None => Ok(REGION_SIZE + left.shared_size),
         }
@@ -77,8 +77,8 @@ impl Process {
         let frames =
             (0..CELLS).flat_map(|cell| (0..FRAMES).map(move |frame| cell_at(cell) + CELL_FRAMES + frame * FRAME_SIZE));
         frames.into_iter().any(|frame| {
-            let slot = self.space.memory.read_u64(left.shared.add(frame + FRAME_SLOT)).filter(|slot| *slot != 0);
-            let returns_to = slot.and_then(|slot| self.space.memory.read_u64(Addr(slot)));
+            let slot = self.space.image.memory.read_u64(left.shared.add(frame + FRAME_SLOT)).filter(|slot| *slot != 0);
+            let returns_to = slot.and_then(|slot| self.space.image.memory.read_u64(Addr(slot)));
             returns_to.is_some_and(leads_back)
         })
     }
@@ -90,7 +90,7 @@ impl Process {
         if self.jump.on().is_none() {
             return Ok(());
         }
-        self.space.memory.new_stop(tid);
+        self.space.image.memory.new_stop(tid);
         self.take_out_of_routine(tid, thread)?;
         let Some(jump) = self.jump.on() else { return Ok(()) };
         let Some(cell) = jump.cell_of(tid) else { return Ok(()) };
@@ -103,20 +103,20 @@ impl Process {
         let Some(jump) = self.jump.on() else { return false };
         let Some(cell) = jump.cell_of(tid) else { return false };
         let all = frames::of_cell(jump.shared(), cell);
-        self.space.memory.new_stop(tid);
+        self.space.image.memory.new_stop(tid);
         all.iter().any(|frame| self.is_ours_at(frame.slot))
     }
 
     /// Whether the word on a stack at `slot` leads to the routine.
     pub(super) fn is_ours_at(&mut self, slot: Addr) -> bool {
-        let stands = self.space.memory.read_u64(slot).map(Addr);
+        let stands = self.space.image.memory.read_u64(slot).map(Addr);
         stands.is_some_and(|addr| self.jump.on().is_some_and(|jump| jump.contains(addr)))
     }
 
     /// Writes the caller's address to where it belongs, if ours stands there.
     pub(super) fn put_back(&mut self, frame: &frames::Frame) -> Result<()> {
         if self.is_ours_at(frame.slot) {
-            write_word(&mut self.space.memory, frame.slot, frame.caller.0)?;
+            write_word(&mut self.space.image.memory, frame.slot, frame.caller.0)?;
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Process {
     /// the jump engine's memory, this heaptrace's and earlier ones'. Returns what stays.
     pub(in crate::session) fn unmap_regions(&mut self, thread: &Stopped, resume: RawRegs) -> Result<Stays> {
         let tid = thread.tid();
-        self.space.memory.new_stop(tid);
+        self.space.image.memory.new_stop(tid);
         let mut standing = vec![Standing::new(tid, Addr(resume.0.rip), Addr(resume.0.rsp))];
         let mut is_known = true;
         for other in self.tasks.tids().into_iter().filter(|other| *other != tid) {
@@ -147,7 +147,7 @@ impl Process {
             stays.needed += REGION_SIZE + left.shared_size;
             if is_clear && rest > 0 {
                 stays.needed -= rest;
-                let caller = self.space.caller(thread, resume)?;
+                let caller = self.space.image.caller(thread, resume)?;
                 let rest_at = left.shared.add(COPY_AREA);
                 let is_gone = caller.map_or(Ok(false), |mut caller| region::unmap(&mut caller, rest_at, rest))?;
                 stays.refused += if is_gone { 0 } else { rest };

@@ -21,15 +21,15 @@ impl Process {
     /// routine are.
     pub(in crate::session) fn make_way_for_locks(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
         let Some(code) = self.jump.on().map(|jump| jump.region.code) else { return Ok(()) };
-        self.space.stop_routine()?;
+        self.space.image.stop_routine()?;
         self.go_back_to_stops(Cause::Locked)?;
-        let Some(shared) = self.space.memory.read_u64(code.add(STATE_SHARED)) else { return Ok(()) };
-        let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else { return Ok(()) };
+        let Some(shared) = self.space.image.memory.read_u64(code.add(STATE_SHARED)) else { return Ok(()) };
+        let Some(mut caller) = self.space.image.caller(thread, raw.before_trap())? else { return Ok(()) };
         let (rest, size) = (Addr(shared).add(COPY_AREA), SHARED_SIZE - COPY_AREA);
         if self.tasks.len() == 1 {
             region::unmap(&mut caller, rest, size)?;
         } else if region::fence(&mut caller, rest, size)? {
-            write_word(&mut self.space.memory, code.add(STATE_FENCED), 1)?;
+            write_word(&mut self.space.image.memory, code.add(STATE_FENCED), 1)?;
         }
         Ok(())
     }

@@ -69,7 +69,8 @@ impl Process {
         };
         let at = Addr(raw.before_trap().0.rip);
         // What only passes a call on does not tell which allocator it is that is busy.
-        if !self.identity.selected || self.space.has_deferred() || self.space.wrapper_at(at) == Some(at) {
+        if !self.identity.selected || self.space.probes.has_deferred() || self.space.modules.wrapper_at(at) == Some(at)
+        {
             return Ok(());
         }
         self.jump = JumpState::Off;
@@ -118,7 +119,7 @@ impl Process {
         if self.tasks.has_sharers() {
             return Ok(Promoted::Later("it shares its memory with a child"));
         }
-        if self.space.is_refused_while_running() && has_threads {
+        if self.space.image.is_refused_while_running() && has_threads {
             return Ok(Promoted::Later(
                 "it has threads, and this kernel lets code be written in stopped processes only",
             ));
@@ -129,13 +130,13 @@ impl Process {
         if let Some(why) = JumpIneligible::of_thread(tid) {
             return Ok(Promoted::No(why.to_string()));
         }
-        if self.space.shows_python() {
+        if self.space.python.shows_python() {
             return Ok(Promoted::No(JumpIneligible::Python.to_string()));
         }
         if self.fill.is_some() {
             return Ok(Promoted::No(JumpIneligible::Perturb.to_string()));
         }
-        if self.space.walks_stacks_of_callers(self.pid, at) {
+        if self.space.modules.walks_stacks_of_callers(self.pid, at) {
             return Ok(Promoted::No(JumpIneligible::WalksStacks.to_string()));
         }
         let is_guarded = self.has_own_operators(at) && self.space.guard_unwinders(thread, raw)?;
@@ -145,10 +146,16 @@ impl Process {
             return Ok(Promoted::Later(NONE_FIT));
         };
         if is_guarded {
-            wrapped.extend(self.space.guard_candidates().into_iter().map(|guard| (guard, StubKind::Guard)));
+            wrapped.extend(
+                self.space
+                    .probes
+                    .guard_candidates(&self.space.modules)
+                    .into_iter()
+                    .map(|guard| (guard, StubKind::Guard)),
+            );
         }
         let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
-        let led_into = self.space.led_into(&candidates);
+        let led_into = self.space.entries.led_into(&self.space.image, &mut self.space.modules, &candidates);
         let standing = match self.comes_to_standstill(tid, &candidates, stops)? {
             Standstill::Reached(standing) => standing,
             Standstill::Missed(why) => return Ok(Promoted::Later(why)),
@@ -157,7 +164,7 @@ impl Process {
         let Some((code, shared)) = self.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
             return Ok(Promoted::No("there is no room for it in the program's address space".to_owned()));
         };
-        let Some(mut caller) = self.space.caller(thread, raw.before_trap())? else {
+        let Some(mut caller) = self.space.image.caller(thread, raw.before_trap())? else {
             return Ok(Promoted::No("there is no room for a system call in the program's code".to_owned()));
         };
         let region = match Region::set_up(&mut caller, code, shared) {
@@ -202,7 +209,7 @@ impl Process {
                 is_sampled: interval > 0,
             };
             let at = code.add(STUBS + number * STUB_SIZE);
-            let original = self.space.original_bytes(candidate.addr, JUMP_LEN);
+            let original = self.space.image.original_bytes(candidate.addr, JUMP_LEN);
             let patch = jump_to(candidate.addr, at).and_then(|jump| Patch::new(&original, &jump));
             let stub_bytes = assemble(&stub, code, number, &labels);
             let has_room = stub_bytes.is_some_and(|bytes| {
@@ -218,11 +225,11 @@ impl Process {
             jumps.push((candidate.addr, patch, placed.addr));
         }
         // All of it at once: each writing takes as long as the next.
-        self.space.code.write_jump_code(&mut self.space.memory, code, &image)?;
+        self.space.image.code.write_jump_code(&mut self.space.image.memory, code, &image)?;
         if stubs.iter().all(|stub: &Stub| stub.way == StubKind::Guard || stub.is_told()) {
             return Ok(Promoted::No(NONE_FIT.to_owned()));
         }
-        write_word(&mut self.space.memory, code.add(STATE_SHARED), shared.0)?;
+        write_word(&mut self.space.image.memory, code.add(STATE_SHARED), shared.0)?;
         // what calls look into from the first one on
         region.mapping.allocate(0, NESTED + NESTED_KEYS * 16);
         region.mapping.allocate(INDEX_AREA + 4 * INDEX_LEAST, 4 * INDEX_LEAST);
@@ -234,14 +241,14 @@ impl Process {
         let most = self.settings.max_overhead;
         let sampling = (interval > 0).then(|| Sampling::begin(&region.mapping, interval, most, self.observer.model()));
         for ask in asks {
-            self.space.code.place(&mut self.space.memory, code.add(ask), Patch::int3(NOP))?;
+            self.space.image.code.place(&mut self.space.image.memory, code.add(ask), Patch::int3(NOP))?;
         }
         let switch = Patch::switch(Active::Off as u8, Active::Record as u8);
-        self.space.code.place(&mut self.space.memory, code.add(STATE_ACTIVE), switch)?;
+        self.space.image.code.place(&mut self.space.image.memory, code.add(STATE_ACTIVE), switch)?;
         if let Err(error) =
             self.space.place_jumps(&jumps, if has_threads { self.whose_threads() } else { Threads::Stand })
         {
-            self.space.code.lift(&mut self.space.memory, code.add(STATE_ACTIVE))?;
+            self.space.image.code.lift(&mut self.space.image.memory, code.add(STATE_ACTIVE))?;
             return Ok(Promoted::No(format!("its code can't be changed: {error}")));
         }
         self.cost.conditions.jump = true;
@@ -284,20 +291,20 @@ impl Process {
 
     /// Whether the module that `at` lies in has operators new and delete of its own.
     fn has_own_operators(&self, at: Addr) -> bool {
-        let module = self.space.module_at(at);
+        let module = self.space.modules.module_at(at);
         let table = &self.settings.table;
         let is_operator = |function| table.get(function).is_some_and(|function| function.family.is_operator());
-        let candidates = self.space.jump_candidates(table);
+        let candidates = self.space.probes.jump_candidates(&self.space.modules, table);
         candidates.iter().any(|candidate| candidate.module == module && is_operator(candidate.function))
     }
 
     /// The functions that are wrapped, and how: those of the module that `at` lies in. And why the others, by their
     /// addresses, are seen at stops. `is_guarded`: whether exceptions may leave them.
     fn to_wrap(&self, at: Addr, is_guarded: bool) -> (Vec<(Candidate, StubKind)>, FxHashMap<Addr, Cause>) {
-        let module = self.space.module_at(at);
+        let module = self.space.modules.module_at(at);
         let (mut wrapped, mut functions) = (Vec::new(), FxHashSet::default());
         let mut at_stops = FxHashMap::default();
-        for candidate in self.space.jump_candidates(&self.settings.table) {
+        for candidate in self.space.probes.jump_candidates(&self.space.modules, &self.settings.table) {
             // Records have the function's number only: of several modules' one is recorded, the allocator's own.
             if candidate.is_told && functions.contains(&candidate.function) {
                 at_stops.insert(candidate.addr, Cause::OtherModule);
@@ -349,7 +356,7 @@ impl Process {
     /// Return breakpoints stay only where calls in progress return: the routine sees all others.
     fn withdraw_returns(&mut self) {
         let sites: Vec<Addr> =
-            self.space.breakpoints.iter().filter(|(_, b)| b.purposes.returns).map(|(addr, _)| addr).collect();
+            self.space.probes.breakpoints.iter().filter(|(_, b)| b.purposes.returns).map(|(addr, _)| addr).collect();
         for site in sites {
             let done = if self.observer.awaits(site) {
                 self.space.demote_return_site(site);

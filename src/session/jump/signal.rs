@@ -46,7 +46,7 @@ impl Process {
         if self.jump.on().is_none() {
             return Ok(());
         }
-        self.space.memory.new_stop(tid);
+        self.space.image.memory.new_stop(tid);
         let raw = self.take_out_of_routine(tid, thread)?;
         self.hand_over(tid, thread, &raw)?;
         Ok(())
@@ -60,7 +60,7 @@ impl Process {
             raw.set_regs(&regs);
             thread.set_registers(&raw)?;
         }
-        if let PcLocation::Moved(at) = self.space.locate(Addr(raw.0.rip))
+        if let PcLocation::Moved(at) = self.space.image.locate(Addr(raw.0.rip))
             && let Some(regs) = self.run_moved(at, raw.regs())
         {
             raw.set_regs(&regs);
@@ -72,7 +72,7 @@ impl Process {
     /// Where a thread in the routine goes instead. None if it is not there.
     fn undo(&mut self, tid: i32, raw: &RawRegs) -> Result<Option<Regs>> {
         let Some(jump) = self.jump.on() else { return Ok(None) };
-        let undone = jump.place(jump.cell_of(tid)).undo(&raw.regs(), jump.shared(), &mut self.space.memory);
+        let undone = jump.place(jump.cell_of(tid)).undo(&raw.regs(), jump.shared(), &mut self.space.image.memory);
         Ok(match undone {
             None => None,
             Some(Undone::NotBegun(_, regs)) => Some(regs),
@@ -98,9 +98,9 @@ impl Process {
     fn run_moved(&mut self, mut at: Addr, mut regs: Regs) -> Option<Regs> {
         let jump = self.jump.on()?;
         let entry = jump.stubs.iter().map(|stub| stub.entry).find(|entry| at > *entry && at.0 - entry.0 < LONGEST)?;
-        let end = self.space.moved_end(entry)?;
+        let end = self.space.image.moved_end(entry)?;
         while (entry..end).contains(&at) {
-            let code = self.space.original_bytes(at, 15);
+            let code = self.space.image.original_bytes(at, 15);
             let push = match *code.first_chunk::<2>()? {
                 [REX_B, push] if PUSH.contains(&push) => Some((usize::from(push - PUSH.start()) + 8, 2)),
                 [push, _] if PUSH.contains(&push) => Some((usize::from(push - PUSH.start()), 1)),
@@ -110,14 +110,14 @@ impl Process {
                 Some((number, len)) => {
                     let value = regs.gpr.get(dwarf_number(number)?).copied()?;
                     let sp = regs.sp().wrapping_sub(8);
-                    write_word(&mut self.space.memory, Addr(sp), value).ok()?;
+                    write_word(&mut self.space.image.memory, Addr(sp), value).ok()?;
                     regs.gpr[reg::RSP] = sp;
                     at = at.add(len);
                 }
                 None => {
                     let StepOver::Emulate(instruction) = plan(&code, at).ok()?.step else { return None };
                     regs.rip = at.0;
-                    if instruction.run(&mut regs, &mut self.space.original_memory()) != Outcome::Done {
+                    if instruction.run(&mut regs, &mut self.space.image.original_memory()) != Outcome::Done {
                         return None;
                     }
                     // perhaps elsewhere
@@ -173,9 +173,9 @@ impl Process {
         self.warn_once(FAULTED.to_owned());
         // what could not be fetched is not there any more, and must not be jumped to
         if signal == SIGSEGV && at == pc.0 {
-            self.space.forget_routine()?;
+            self.space.image.forget_routine()?;
         } else {
-            self.space.stop_routine()?;
+            self.space.image.stop_routine()?;
         }
         self.go_back_to_stops(Cause::Unusable)?;
         // nobody knows where it would go on
@@ -204,11 +204,11 @@ impl Process {
         raw: &RawRegs,
         stops: &mut Stops,
     ) -> Result<Option<Action>> {
-        self.space.memory.new_stop(tid);
+        self.space.image.memory.new_stop(tid);
         self.stop_cost.stops(self.pid, tid);
         self.settle();
         let Some(jump) = self.jump.on() else { return Ok(None) };
-        let undone = jump.place(jump.cell_of(tid)).undo(&raw.regs(), jump.shared(), &mut self.space.memory);
+        let undone = jump.place(jump.cell_of(tid)).undo(&raw.regs(), jump.shared(), &mut self.space.image.memory);
         let Some(Undone::NotBegun(stub, entered)) = undone else { return Ok(None) };
         self.see_at_stop(tid, thread, raw, &stub, &entered, stops).map(Some)
     }

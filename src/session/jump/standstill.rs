@@ -138,7 +138,7 @@ impl Process {
     fn stand_of(&self, tid: i32, replaced: &[Range<u64>], stops: &Stops) -> Result<Stand> {
         let is_inside = |pc: u64| {
             replaced.iter().any(|range| range.contains(&pc))
-                || !matches!(self.space.locate(Addr(pc)), PcLocation::Program | PcLocation::BehindTrap(_))
+                || !matches!(self.space.image.locate(Addr(pc)), PcLocation::Program | PcLocation::BehindTrap(_))
         };
         if let Some((_, status, stopped)) = stops.waiting.iter().find(|(waiting, ..)| *waiting == tid) {
             // it executes nothing more, wherever it stands
@@ -178,7 +178,7 @@ impl Process {
         while at < end {
             let wanted = usize::try_from((end - at).min(PIECE)).unwrap_or(0);
             let Some(bytes) = piece.get_mut(..wanted) else { return false };
-            let read = self.space.memory.read_uncached(Addr(at), bytes);
+            let read = self.space.image.memory.read_uncached(Addr(at), bytes);
             let words = bytes.get(..read).unwrap_or_default().chunks_exact(8);
             let mut words = words.map(|word| word.try_into().map(u64::from_le_bytes).unwrap_or(0));
             if words.any(leads_there) {

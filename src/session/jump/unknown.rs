@@ -37,14 +37,14 @@ impl Process {
                 let mut regs = Regs::default();
                 regs.gpr[reg::RSP] = CallerAlone::PLACE.0;
                 let space = &mut self.space;
-                let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-                let unwound = space.unwinder.unwind_at_entry(&regs, &mut CallerAlone { caller, target }, 1);
+                let target = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
+                let unwound = space.modules.unwinder.unwind_at_entry(&regs, &mut CallerAlone { caller, target }, 1);
                 self.publish(jump, unwound);
                 jump.callers.insert(caller, unwound.stack);
                 unwound.stack
             }
             RecordedStack::Known(id) | RecordedStack::Caller(id) => {
-                let known = self.space.unwinder.stacks().contains(StackId(id));
+                let known = self.space.modules.unwinder.stacks().contains(StackId(id));
                 if known { StackId(id) } else { StackId::EMPTY }
             }
             RecordedStack::Copied(copy) => {
@@ -63,9 +63,9 @@ impl Process {
     fn unwind_copy(&mut self, jump: &mut Jump, copy: u32) -> Option<(StackId, Copied)> {
         let (regs, copied) = CopiedStack::of(jump.shared(), copy)?;
         let space = &mut self.space;
-        let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-        let mut memory = CopiedMemory { copied, target, maps: &space.maps };
-        let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
+        let target = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
+        let mut memory = CopiedMemory { copied, target, maps: &space.image.maps };
+        let unwound = space.modules.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
         Some((unwound.stack, self.publish(jump, unwound)))
     }
 
@@ -93,7 +93,7 @@ impl Process {
 
     /// Makes nodes of the frames that a thread has listed, and tells the routine of them.
     fn take_list(&mut self, jump: &mut Jump, parent: StackId, listed: &[u64]) -> Option<StackId> {
-        let unwinder = &mut self.space.unwinder;
+        let unwinder = &mut self.space.modules.unwinder;
         let shared = &jump.region.mapping;
         let nodes = &mut jump.nodes;
         let unwound = unwinder.extend(
@@ -127,14 +127,14 @@ impl Process {
     /// The caller of a free whose stack is not walked at stops, either: all that the routine needs to know of it.
     pub(super) fn publish_caller(&mut self, entered: &Regs) {
         let space = &mut self.space;
-        let mut memory = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-        let unwound = space.unwinder.unwind_at_entry(entered, &mut memory, 1);
+        let mut memory = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
+        let unwound = space.modules.unwinder.unwind_at_entry(entered, &mut memory, 1);
         self.publish_stack(unwound);
     }
 
     /// Tells the routine of a stack, so that it knows it next time. Returns whether it will.
     pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) -> Copied {
-        let unwinder = &self.space.unwinder;
+        let unwinder = &self.space.modules.unwinder;
         let stacks = unwinder.stacks();
         let mut path = Vec::with_capacity(unwound.depth as usize);
         let mut at = unwound.stack;
@@ -182,11 +182,11 @@ impl Process {
         jump.callers.clear();
         jump.latest = LatestWalk::default();
         let space = &self.space;
-        let stacks = space.unwinder.stacks();
+        let stacks = space.modules.unwinder.stacks();
         let is_stale = |id: &u32| {
             let frame = stacks.get(StackId(*id)).and_then(|node| node.frame());
             frame.is_none_or(|frame| {
-                let now = space.unwinder.module_of(frame.addr.lookup());
+                let now = space.modules.unwinder.module_of(frame.addr.lookup());
                 now.unwrap_or(crate::addr::ModuleId::NONE) != frame.module
             })
         };
@@ -194,7 +194,8 @@ impl Process {
         for id in stale {
             jump.nodes.forget(&jump.region.mapping, id);
         }
-        let is_elsewhere = |ra, module| space.unwinder.module_of(FrameAddr::Return(Addr(ra)).lookup()) != Some(module);
+        let is_elsewhere =
+            |ra, module| space.modules.unwinder.module_of(FrameAddr::Return(Addr(ra)).lookup()) != Some(module);
         jump.rules.forget(&jump.region.mapping, &is_elsewhere);
         // behind it: who has read the new number finds no stale rule
         let mapping = &jump.region.mapping;

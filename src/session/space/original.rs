@@ -1,6 +1,5 @@
 //! The target's memory as the program made it: without our patches.
 
-use super::AddressSpace;
 use crate::addr::Addr;
 use crate::memory::ReadMemory;
 use crate::patches::Patches;
@@ -38,18 +37,12 @@ impl ReadMemory for OriginalMemory<'_> {
     }
 }
 
-impl AddressSpace {
-    /// The memory, to read meanwhile.
-    pub fn original_memory(&mut self) -> OriginalMemory<'_> {
-        OriginalMemory { memory: &mut self.memory, patches: self.code.patches() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::arch::INT3;
     use crate::patches::Patch;
+    use crate::session::space::AddressSpace;
     use crate::tracer::testing::Sleeper;
 
     #[test]

@@ -1,25 +1,29 @@
 //! The object file of a module: found and verified, or read from the process's memory.
 
-use super::AddressSpace;
-use super::facts::Facts;
-use super::testhooks::hooks;
-use crate::addr::{Addr, LoadBias};
+use crate::addr::LoadBias;
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
-use crate::arch::PAGE_SIZE;
-use crate::elf::{Elf, ElfError, Segment, load_bias};
-use crate::maps::{Kind, MappedModule, Mapping};
-use crate::symbols::{Bytes, ModuleMemory};
+use crate::elf::Elf;
+use crate::elf::ElfError;
+use crate::elf::load_bias;
+use crate::maps::MappedModule;
+use crate::profile::symbolize::ScriptNames;
+use crate::session::space::SharedObjects;
+use crate::session::space::facts::Facts;
+use crate::session::space::findings::Findings;
+use crate::session::space::helper::Poll;
+use crate::session::space::image::Image;
+use crate::session::space::named::Named;
+use crate::session::space::testhooks::hooks;
+use crate::symbols::Bytes;
+use crate::symbols::Leads;
+use crate::symbols::ModuleMemory;
+use crate::symbols::Search;
 use crate::tracer::files;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
-
-/// So much of a module's code is compared with a file, in bytes.
-const MAX_CODE: u64 = 16 << 20;
-
-/// So many pages of code are compared with a file, where the addresses say already that it may be the file's.
-const PAGES_COMPARED: u64 = 16;
+use std::time::Duration;
 
 /// A module's object.
 #[derive(Debug)]
@@ -34,37 +38,92 @@ pub(super) struct Object {
 
 /// What is in a file that was found.
 #[derive(Debug)]
-enum Contents {
+pub(super) enum Contents {
     /// It was read before.
     Known(Arc<Facts>),
     Read(Bytes),
 }
 
-impl AddressSpace {
+/// See the module's head.
+#[derive(Clone, Debug)]
+pub struct ObjectFiles {
+    /// Where debug files are looked for.
+    pub(super) search: Option<Search>,
+    /// What is known of files that other processes have loaded, too.
+    pub(super) objects: SharedObjects,
+    /// Whether functions of test frameworks are watched.
+    tests_watched: bool,
+}
+
+/// How long the target may be kept waiting for symbols of a debug file without which its allocator is not seen.
+const SYMBOLS_PATIENCE: Duration = Duration::from_secs(3);
+
+impl ObjectFiles {
+    /// None was looked for yet.
+    pub(super) fn new(objects: &SharedObjects) -> Self {
+        Self { search: None, objects: objects.clone(), tests_watched: false }
+    }
+
+    /// What the symbols tell that were stripped from a module, `known` being those that were not: of its debug file, or
+    /// of what is packed in its file.
+    pub(super) fn symbols_elsewhere(
+        &self,
+        findings: &mut Findings,
+        path: &Path,
+        elf: &Elf<'_>,
+        known: &[AllocatorSymbol],
+        is_program: bool,
+        table: &AllocatorTable,
+    ) -> Option<Named> {
+        let search = self.search.clone()?;
+        let is_needed = elf.is_static() || table.declared_symbols().next().is_some();
+        let (leads, known, table) = (Leads::of(path, elf), known.to_vec(), table.clone());
+        let looked = self.objects.soon(SYMBOLS_PATIENCE, move || {
+            let companion = search.companion(&leads, |elf| elf.has_symtab())?;
+            let elf = companion.elf()?;
+            Some(Named::of(&elf, &elf.plain_symbols(), known, is_program, &table))
+        });
+        match looked {
+            Poll::Done(named) => named,
+            // A program that is linked with its allocator's library has it there.
+            Poll::Pending(_) | Poll::Failed if !is_needed => None,
+            Poll::Pending(_) | Poll::Failed => {
+                findings.note_blind_spot(format!(
+                    "the debug file of {} could not be looked through in time: allocator functions that only it names are not \
+                     seen",
+                    path.display()
+                ));
+                None
+            }
+        }
+    }
+
     /// The object of a module: of its file, or if that is not to be had, of the process's memory. None if it is no
     /// object file, or not mapped as one.
     pub(super) fn object(
-        &mut self,
+        &self,
+        image: &Image,
+        findings: &mut Findings,
         tid: i32,
         mapped: &MappedModule,
         is_program: bool,
         table: &AllocatorTable,
     ) -> Option<Object> {
-        let opened = if mapped.is_vdso() { None } else { self.open_file(tid, mapped, is_program) };
+        let opened = if mapped.is_vdso() { None } else { self.open_file(image, findings, tid, mapped, is_program) };
         let Some((file, contents)) = opened else {
-            let memory = ModuleMemory { start: mapped.start(), bytes: self.memory_image(mapped).into() };
+            let memory = ModuleMemory { start: mapped.start(), bytes: image.memory_image(mapped).into() };
             let elf = understood(Elf::parse_memory(&memory.bytes, memory.start), mapped)?;
-            let facts = Arc::new(self.facts(&elf, mapped, is_program, table));
+            let facts = Arc::new(self.facts(findings, &elf, mapped, is_program, table));
             return Some(Object { facts, bias: elf.load_bias(&mapped.segments)?, file: None, memory: Some(memory) });
         };
         let facts = match contents {
             Contents::Known(facts) => facts,
             Contents::Read(bytes) => {
                 let elf = understood(Elf::parse(&bytes), mapped)?;
-                let blind_spots = self.findings.blind_spots.len();
-                let facts = Arc::new(self.facts(&elf, mapped, is_program, table));
+                let blind_spots = findings.blind_spots.len();
+                let facts = Arc::new(self.facts(findings, &elf, mapped, is_program, table));
                 // In another root, other debug files may be found; and what was not seen must be told each time.
-                if self.root.is_none() && self.findings.blind_spots.len() == blind_spots {
+                if image.root.is_none() && findings.blind_spots.len() == blind_spots {
                     self.objects.remember(&file, &facts, is_program);
                 }
                 facts
@@ -74,9 +133,17 @@ impl AddressSpace {
         Some(Object { facts, bias, file: Some(self.objects.share(file)), memory: None })
     }
 
-    fn facts(&mut self, elf: &Elf<'_>, mapped: &MappedModule, is_program: bool, table: &AllocatorTable) -> Facts {
+    pub(super) fn facts(
+        &self,
+        findings: &mut Findings,
+        elf: &Elf<'_>,
+        mapped: &MappedModule,
+        is_program: bool,
+        table: &AllocatorTable,
+    ) -> Facts {
         let tests_watched = self.tests_watched;
-        let elsewhere = |known: &[AllocatorSymbol]| self.symbols_elsewhere(&mapped.path, elf, known, is_program, table);
+        let elsewhere =
+            |known: &[AllocatorSymbol]| self.symbols_elsewhere(findings, &mapped.path, elf, known, is_program, table);
         let mut facts = Facts::of(elf, elsewhere, is_program, table);
         if tests_watched {
             facts.test_hooks = hooks(elf);
@@ -86,8 +153,15 @@ impl AddressSpace {
 
     /// The module's file, if it is certain to be the one that is mapped: its build id is that of the process's memory,
     /// or, if there is none, its code.
-    fn open_file(&mut self, tid: i32, mapped: &MappedModule, is_program: bool) -> Option<(File, Contents)> {
-        let wanted = self.mapped_build_id(mapped);
+    pub(super) fn open_file(
+        &self,
+        image: &Image,
+        findings: &mut Findings,
+        tid: i32,
+        mapped: &MappedModule,
+        is_program: bool,
+    ) -> Option<(File, Contents)> {
+        let wanted = image.mapped_build_id(mapped);
         let (mut contents, mut is_other) = (None, false);
         let mut accepts = |file: &File, same_inode: bool| {
             let known = wanted.as_ref().and_then(|wanted| self.objects.find(file, wanted, is_program));
@@ -97,21 +171,21 @@ impl AddressSpace {
             }
             let accepted = Bytes::of_file(file).ok().filter(|bytes| match &wanted {
                 Some(wanted) => Elf::parse(bytes).is_ok_and(|elf| elf.build_id_hex().as_ref() == Some(wanted)),
-                None if same_inode => self.holds_head(mapped, bytes),
-                None => self.holds_head(mapped, bytes) && self.holds_code(mapped, bytes),
+                None if same_inode => image.holds_head(mapped, bytes),
+                None => image.holds_head(mapped, bytes) && image.holds_code(mapped, bytes),
             });
             is_other |= same_inode && accepted.is_none();
             contents = accepted.map(Contents::Read);
             contents.is_some()
         };
-        let file = files::open_module(self.pid, tid, self.root.as_deref(), mapped, &mut accepts);
+        let file = files::open_module(image.pid, tid, image.root.as_deref(), mapped, &mut accepts);
         if file.is_none() {
             let why = if is_other {
                 "is not the file that the program has mapped (its contents differ)"
             } else {
                 "was replaced or deleted after it had been mapped, or can't be read"
             };
-            self.findings.warnings.push(format!(
+            findings.warnings.push(format!(
                 "{} {why}: it is read from the process's memory, which has fewer symbols",
                 mapped.path.display()
             ));
@@ -119,92 +193,14 @@ impl AddressSpace {
         file.zip(contents)
     }
 
-    /// The build id in the process's memory, where the beginning of the file is mapped and holds it.
-    fn mapped_build_id(&self, mapped: &MappedModule) -> Option<String> {
-        let (at, size) = head(mapped)?;
-        Elf::parse_memory(&self.original(at, size), at).ok()?.build_id_hex()
+    /// The lines of scripts in stacks of the session.
+    pub fn scripts(&self) -> ScriptNames {
+        self.objects.scripts()
     }
 
-    /// Whether the process's memory begins as a file with these bytes, where the beginning of the file is mapped. The
-    /// headers stand there, with the sizes of all parts.
-    fn holds_head(&self, mapped: &MappedModule, file: &[u8]) -> bool {
-        head(mapped).is_none_or(|(at, size)| self.holds(at, size, file, 0))
-    }
-
-    /// Whether the process's code is that of a file with these bytes.
-    fn holds_code(&self, mapped: &MappedModule, file: &[u8]) -> bool {
-        let mut code = mapped.segments.iter().filter(|segment| segment.perms.execute && segment.kind == Kind::File);
-        code.all(|segment| self.holds(segment.start, segment.size().min(MAX_CODE), file, segment.offset))
-    }
-
-    fn holds(&self, at: Addr, size: u64, file: &[u8], offset: u64) -> bool {
-        let Some(file) = usize::try_from(offset).ok().and_then(|offset| file.get(offset..)) else { return false };
-        let memory = self.original(at, size);
-        // behind the end of the file, the last page has zeros
-        let (inside, behind) = memory.split_at(memory.len().min(file.len()));
-        !inside.is_empty() && file.starts_with(inside) && behind.iter().all(|&byte| byte == 0)
-    }
-
-    /// Takes anonymous code out of a module that lies between pieces of its file, and is not what the file has there: a
-    /// JIT's. Text that was moved
-    /// to huge pages is.
-    pub(super) fn leave_strangers_out(
-        &self,
-        mapped: &mut MappedModule,
-        facts: &Facts,
-        bias: LoadBias,
-        file: Option<&File>,
-    ) {
-        let mut end = mapped.start();
-        mapped.segments.retain(|segment| {
-            let is_apart = segment.kind == Kind::Anonymous && segment.perms.is_code() && segment.start != end;
-            let stays = !is_apart || file.is_some_and(|file| self.is_files(segment, &facts.segments, bias, file));
-            if stays {
-                end = segment.end;
-            }
-            stays
-        });
-    }
-
-    /// Whether some pages of a mapping hold what an object's file has at their addresses.
-    fn is_files(&self, mapping: &Mapping, segments: &[Segment], bias: LoadBias, file: &File) -> bool {
-        let pages = mapping.size() / PAGE_SIZE;
-        let step = pages.div_ceil(PAGES_COMPARED).max(1);
-        let mut compared = (0..pages).step_by(usize::try_from(step).unwrap_or(1)).chain([pages.saturating_sub(1)]);
-        compared.all(|page| {
-            let at = mapping.start.add(page * PAGE_SIZE);
-            let addr = bias.to_object(at);
-            let Some(segment) = segments.iter().find(|segment| segment.contains(addr)) else { return false };
-            // the rest of a segment's last page may hold anything
-            let size = PAGE_SIZE.min(segment.file_size.saturating_sub(addr.0 - segment.addr.0));
-            let memory = self.original(at, size);
-            let mut found = vec![0; memory.len()];
-            !found.is_empty()
-                && file.read_exact_at(&mut found, segment.offset + (addr.0 - segment.addr.0)).is_ok()
-                && found == memory
-        })
-    }
-
-    /// What the program itself has at `at`, up to the first page that can't be read.
-    fn original(&self, at: Addr, size: u64) -> Vec<u8> {
-        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-        let n = self.memory.read_uncached(at, &mut bytes);
-        bytes.truncate(n);
-        self.code.patches().mask(at, &mut bytes);
-        bytes
-    }
-
-    /// The module's memory from its first to its last byte, unreadable pages as zeros.
-    pub(super) fn memory_image(&self, mapped: &MappedModule) -> Vec<u8> {
-        let (start, end) = (mapped.start(), mapped.end());
-        let size = usize::try_from(end.0 - start.0).unwrap_or(0).min(1 << 30);
-        let mut image = vec![0; size];
-        for (i, page) in image.chunks_mut(PAGE_SIZE as usize).enumerate() {
-            let at = start.add(i as u64 * PAGE_SIZE);
-            self.memory.read_uncached(at, page);
-            self.code.patches().mask(at, page);
-        }
-        image
+    /// Tests are to be seen, in modules that are loaded from now on.
+    pub const fn watch_tests(&mut self) {
+        self.tests_watched = true;
     }
 }
 
@@ -214,20 +210,15 @@ fn understood<'d>(parsed: Result<Elf<'d>, ElfError>, mapped: &MappedModule) -> O
     parsed.inspect_err(|error| tracing::debug!("{}: {error}", mapped.path.display())).ok()
 }
 
-/// Where the headers and notes are mapped, and in how many bytes; None if they are not.
-fn head(mapped: &MappedModule) -> Option<(Addr, u64)> {
-    const HEAD: u64 = 4 * PAGE_SIZE;
-    let first = mapped.segments.first().filter(|first| first.offset == 0)?;
-    Some((first.start, first.size().min(HEAD)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::modules::{Module, same_module};
     use super::super::probes::{Deferred, ToPlace};
     use super::*;
     use crate::maps;
-    use crate::session::space::SharedObjects;
+    use crate::addr::Addr;
+    use crate::arch::PAGE_SIZE;
+    use crate::session::space::{AddressSpace, SharedObjects};
     use crate::symbols::Search;
     use crate::tracer::testing::Sleeper;
     use std::ops::Range;
