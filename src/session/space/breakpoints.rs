@@ -1,10 +1,9 @@
 //! The breakpoints of an address space: set, at return sites or elsewhere, lifted, with pads behind them, and all taken
 //! out at the end. The bytes are written by [`TargetCode`](crate::tracer::code::TargetCode).
 
-use crate::addr::Addr;
-use crate::addr::ModuleId;
+use super::AddressSpace;
+use crate::addr::{Addr, ModuleId};
 use crate::breakpoints::Purpose;
-use crate::session::space::AddressSpace;
 use crate::tracer::Result;
 use crate::tracer::code::write::Threads;
 use crate::tracer::ptrace::Stopped;

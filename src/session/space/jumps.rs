@@ -1,30 +1,18 @@
 //! Entries of allocator functions that jump to the stubs of the jump engine.
 
-use crate::addr::Addr;
-use crate::addr::FunctionId;
-use crate::addr::ModuleId;
+use super::AddressSpace;
+use crate::addr::{Addr, FunctionId, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::StepOver;
-use crate::breakpoints::Engine;
-use crate::breakpoints::Probe;
-use crate::jump::layout::CODE_SIZE;
-use crate::jump::layout::MAGIC;
-use crate::jump::layout::SHARED_SIZE;
-use crate::jump::layout::STATE_FENCED;
-use crate::jump::layout::STATE_SHARED;
-use crate::jump::layout::VERSION;
-use crate::maps::Kind;
-use crate::maps::MapIndex;
-use crate::maps::Mapping;
+use crate::breakpoints::{Engine, Probe};
+use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_FENCED, STATE_SHARED, VERSION};
+use crate::maps::{Kind, MapIndex, Mapping};
 use crate::memory::ReadMemory;
 use crate::patches::Patch;
-use crate::patches::own::EntryError;
-use crate::patches::own::PlacedEntry;
-use crate::session::space::AddressSpace;
-use crate::tracer::Result;
+use crate::patches::own::{EntryError, PlacedEntry};
 use crate::tracer::code::write::Threads;
-use crate::tracer::procfs;
+use crate::tracer::{Result, procfs};
 
 /// How far the code region is from the allocator: the program's own mappings go where they would without it.
 const DISTANCE: u64 = 0x5000_0000;

@@ -1,24 +1,19 @@
 //! The object file of a module: found and verified, or read from the process's memory.
 
+use super::SharedObjects;
+use super::facts::Facts;
+use super::findings::Findings;
+use super::helper::Poll;
+use super::image::Image;
+use super::named::Named;
+use super::testhooks::hooks;
 use crate::addr::LoadBias;
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::AllocatorSymbol;
-use crate::elf::Elf;
-use crate::elf::ElfError;
-use crate::elf::load_bias;
+use crate::elf::{Elf, ElfError, load_bias};
 use crate::maps::MappedModule;
 use crate::profile::symbolize::ScriptNames;
-use crate::session::space::SharedObjects;
-use crate::session::space::facts::Facts;
-use crate::session::space::findings::Findings;
-use crate::session::space::helper::Poll;
-use crate::session::space::image::Image;
-use crate::session::space::named::Named;
-use crate::session::space::testhooks::hooks;
-use crate::symbols::Bytes;
-use crate::symbols::Leads;
-use crate::symbols::ModuleMemory;
-use crate::symbols::Search;
+use crate::symbols::{Bytes, Leads, ModuleMemory, Search};
 use crate::tracer::files;
 use std::fs::File;
 use std::path::Path;
@@ -133,7 +128,7 @@ impl ObjectFiles {
         Some(Object { facts, bias, file: Some(self.objects.share(file)), memory: None })
     }
 
-    pub(super) fn facts(
+    fn facts(
         &self,
         findings: &mut Findings,
         elf: &Elf<'_>,
@@ -153,7 +148,7 @@ impl ObjectFiles {
 
     /// The module's file, if it is certain to be the one that is mapped: its build id is that of the process's memory,
     /// or, if there is none, its code.
-    pub(super) fn open_file(
+    fn open_file(
         &self,
         image: &Image,
         findings: &mut Findings,
@@ -215,9 +210,9 @@ mod tests {
     use super::super::modules::{Module, same_module};
     use super::super::probes::{Deferred, ToPlace};
     use super::*;
-    use crate::maps;
     use crate::addr::Addr;
     use crate::arch::PAGE_SIZE;
+    use crate::maps;
     use crate::session::space::{AddressSpace, SharedObjects};
     use crate::symbols::Search;
     use crate::tracer::testing::Sleeper;
@@ -233,13 +228,13 @@ mod tests {
     fn known(space: &AddressSpace, range: &Range<Addr>) -> Vec<&'static str> {
         let here = |addr: Addr| range.contains(&addr);
         [
-            ("breakpoints", space.breakpoints.iter().any(|(addr, _)| here(addr))),
-            ("patches", space.code.patches().iter().any(|(addr, _)| here(addr))),
-            ("removed", space.code.patches().removed().any(|(addr, _)| here(addr))),
-            ("own code", space.code.patches().own.ranges(None).iter().any(|code| here(code.start))),
-            ("unwinder", space.unwinder.module_of(range.start).is_some()),
-            ("deferred", space.deferred.iter().any(|probe| here(probe.addr))),
-            ("modules", space.modules.iter().any(|module| here(module.mapped.code()[0].start))),
+            ("breakpoints", space.probes.breakpoints.iter().any(|(addr, _)| here(addr))),
+            ("patches", space.image.code.patches().iter().any(|(addr, _)| here(addr))),
+            ("removed", space.image.code.patches().removed().any(|(addr, _)| here(addr))),
+            ("own code", space.image.code.patches().own.ranges(None).iter().any(|code| here(code.start))),
+            ("unwinder", space.modules.unwinder.module_of(range.start).is_some()),
+            ("deferred", space.probes.deferred.iter().any(|probe| here(probe.addr))),
+            ("modules", space.modules.loaded.iter().any(|module| here(module.mapped.code()[0].start))),
         ]
         .into_iter()
         .filter_map(|(name, is_known)| is_known.then_some(name))
@@ -254,22 +249,22 @@ mod tests {
         let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
         space.refresh(pid, &table, &Search::default()).unwrap();
         let code = |space: &AddressSpace, wanted: &dyn Fn(&Module) -> bool| {
-            space.modules.iter().find(|module| wanted(module)).unwrap().mapped.code()[0].clone()
+            space.modules.loaded.iter().find(|module| wanted(module)).unwrap().mapped.code()[0].clone()
         };
         let libc = code(&space, &|module| is_libc(&module.mapped));
         let program = code(&space, &|module| module.is_program);
         // what takes threads at breakpoints, or another program, to come about
         for at in [libc.start, program.start] {
-            space.deferred.push(Deferred { addr: at, to_place: ToPlace::Exit });
+            space.probes.deferred.push(Deferred { addr: at, to_place: ToPlace::Exit });
         }
-        let probe = space.breakpoints.iter().map(|(addr, _)| addr).find(|addr| libc.contains(addr)).unwrap();
-        space.lift(probe).unwrap();
+        let probe = space.probes.breakpoints.iter().map(|(addr, _)| addr).find(|addr| libc.contains(addr)).unwrap();
+        space.probes.lift(&mut space.image, probe).unwrap();
         assert_eq!(known(&space, &libc).len(), 7, "{:?}", known(&space, &libc));
         let before = known(&space, &program);
         assert!(before.contains(&"deferred") && before.contains(&"unwinder"), "{before:?}");
 
         let without_libc: Vec<_> =
-            maps::modules(space.maps.mappings()).into_iter().filter(|module| !is_libc(module)).collect();
+            maps::modules(space.image.maps.mappings()).into_iter().filter(|module| !is_libc(module)).collect();
         space.drop_vanished(&without_libc);
         assert_eq!(known(&space, &libc), [""; 0]);
         assert_eq!(known(&space, &program), before);
@@ -281,10 +276,10 @@ mod tests {
         let sleeper = Sleeper::start();
         let pid = sleeper.pid();
         let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
-        space.read_maps(pid).unwrap();
-        let libc = maps::modules(space.maps.mappings()).into_iter().find(is_libc).unwrap();
+        space.image.read_maps(&mut space.modules.findings, pid).unwrap();
+        let libc = maps::modules(space.image.maps.mappings()).into_iter().find(is_libc).unwrap();
         let bytes = std::fs::read(&libc.path).unwrap();
-        assert!(space.holds_head(&libc, &bytes) && space.holds_code(&libc, &bytes));
+        assert!(space.image.holds_head(&libc, &bytes) && space.image.holds_code(&libc, &bytes));
         let changed_at = |offset: u64| {
             let mut bytes = bytes.clone();
             bytes[usize::try_from(offset).unwrap()] ^= 1;
@@ -292,9 +287,9 @@ mod tests {
         };
         let code = libc.segments.iter().find(|segment| segment.perms.execute).unwrap();
         for offset in [code.offset, code.offset + code.size() / 2] {
-            assert!(!space.holds_code(&libc, &changed_at(offset)));
+            assert!(!space.image.holds_code(&libc, &changed_at(offset)));
         }
-        assert!(!space.holds_head(&libc, &changed_at(0x30)));
+        assert!(!space.image.holds_head(&libc, &changed_at(0x30)));
         // another file at the same place; the same by another name
         assert!(!same_module(&libc, &MappedModule { inode: libc.inode + 1, ..libc.clone() }));
         assert!(same_module(&libc, &MappedModule { path: "/renamed".into(), ..libc.clone() }));
@@ -306,17 +301,23 @@ mod tests {
         let sleeper = Sleeper::start();
         let pid = sleeper.pid();
         let mut space = AddressSpace::open(pid, pid, None, &SharedObjects::default()).unwrap();
-        space.read_maps(pid).unwrap();
-        let mut libc = maps::modules(space.maps.mappings()).into_iter().find(is_libc).unwrap();
+        space.image.read_maps(&mut space.modules.findings, pid).unwrap();
+        let mut libc = maps::modules(space.image.maps.mappings()).into_iter().find(is_libc).unwrap();
         let table = AllocatorTable::new();
-        let object = space.object(pid, &libc, false, &table).unwrap();
-        assert!(object.file.is_some() && space.findings.warnings.is_empty(), "{:?}", space.findings.warnings);
+        let object =
+            space.modules.files.object(&space.image, &mut space.modules.findings, pid, &libc, false, &table).unwrap();
+        assert!(
+            object.file.is_some() && space.modules.findings.warnings.is_empty(),
+            "{:?}",
+            space.modules.findings.warnings
+        );
         let from_file = object.facts.build_id.clone();
         assert!(from_file.is_some());
         // the second time its facts are known
-        let again = space.object(pid, &libc, false, &table).unwrap();
+        let again =
+            space.modules.files.object(&space.image, &mut space.modules.findings, pid, &libc, false, &table).unwrap();
         assert!(Arc::ptr_eq(&object.facts, &again.facts) && again.bias == object.bias);
-        assert_eq!(space.mapped_build_id(&libc), from_file);
+        assert_eq!(space.image.mapped_build_id(&libc), from_file);
 
         let other = Path::new("/bin/ls").canonicalize().unwrap();
         libc.inode = other.metadata().unwrap().ino();
@@ -324,11 +325,21 @@ mod tests {
         libc.path = other;
         // no link of the kernel's leads to the right one
         libc.segments[0].end = libc.segments[0].start.add(2 * PAGE_SIZE);
-        assert!(space.object(pid, &libc, false, &table).is_some_and(|object| object.file.is_none()));
-        assert!(space.findings.warnings[0].contains("its contents differ"), "{:?}", space.findings.warnings);
+        assert!(
+            space
+                .modules
+                .files
+                .object(&space.image, &mut space.modules.findings, pid, &libc, false, &table)
+                .is_some_and(|object| object.file.is_none())
+        );
+        assert!(
+            space.modules.findings.warnings[0].contains("its contents differ"),
+            "{:?}",
+            space.modules.findings.warnings
+        );
         // what is read from memory instead
         space.load(pid, libc, &table);
-        let record = space.modules.records.last().unwrap();
+        let record = space.modules.loaded.records.last().unwrap();
         assert!(record.file.is_none() && record.memory.is_some());
         assert_eq!(record.build_id, from_file);
     }

@@ -4,21 +4,13 @@ pub(super) mod guards;
 mod placing;
 mod watched;
 
-use crate::addr::Addr;
-use crate::addr::FunctionId;
-use crate::addr::ModuleId;
-use crate::allocators::AllocatorTable;
-use crate::allocators::Family;
-use crate::allocators::Kind;
-use crate::breakpoints::BreakpointTable;
-use crate::breakpoints::Probe;
-use crate::breakpoints::Purpose;
-use crate::session::space::breakpoints::Helper;
-use crate::session::space::breakpoints::Placed;
-use crate::session::space::image::Image;
-use crate::session::space::modules::Modules;
-use crate::tracer::Result;
-use crate::tracer::TracerError;
+use super::breakpoints::{Helper, Placed};
+use super::image::Image;
+use super::modules::Modules;
+use crate::addr::{Addr, FunctionId, ModuleId};
+use crate::allocators::{AllocatorTable, Family, Kind};
+use crate::breakpoints::{BreakpointTable, Probe, Purpose};
+use crate::tracer::{Result, TracerError};
 
 /// What is placed at an address once a thread stands still: its probe needs a pad, and there was no room for
 /// one near the module.

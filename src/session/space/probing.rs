@@ -1,19 +1,10 @@
 //! Probes that come and go while the session lasts.
 
-use crate::addr::Addr;
-use crate::addr::FunctionId;
+use super::probes::{Deferred, Probing, RESOLVER_TAG, TEST_TAG, ToPlace};
+use super::{AddressSpace, Helper, Placed};
+use crate::addr::{Addr, FunctionId};
 use crate::allocators::AllocatorTable;
-use crate::breakpoints::Engine;
-use crate::breakpoints::Probe;
-use crate::breakpoints::Purpose;
-use crate::session::space::AddressSpace;
-use crate::session::space::Helper;
-use crate::session::space::Placed;
-use crate::session::space::probes::Deferred;
-use crate::session::space::probes::Probing;
-use crate::session::space::probes::RESOLVER_TAG;
-use crate::session::space::probes::TEST_TAG;
-use crate::session::space::probes::ToPlace;
+use crate::breakpoints::{Engine, Probe, Purpose};
 use crate::tracer::Result;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;

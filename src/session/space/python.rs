@@ -1,35 +1,19 @@
 //! The Python interpreter of an address space, whose functions take the place of its loop in stacks.
 
-use crate::addr::Addr;
-use crate::addr::FrameAddr;
-use crate::addr::LoadBias;
-use crate::addr::ModuleId;
-use crate::addr::ObjAddr;
-use crate::addr::StackId;
+use super::facts::Facts;
+use super::findings::Findings;
+use super::image::Image;
+use super::modules::Modules;
+use super::named::code_of;
+use super::probes::Probes;
+use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::arch::Regs;
-use crate::cpython::Interpreter;
-use crate::cpython::NativeFrame;
-use crate::cpython::PythonFrame;
-use crate::cpython::PythonFunction;
-use crate::cpython::PythonRun;
-use crate::cpython::SYMBOLS;
-use crate::cpython::Symbols;
-use crate::cpython::Unavailable;
+use crate::cpython::{Interpreter, NativeFrame, PythonFrame, PythonFunction, PythonRun, SYMBOLS, Symbols, Unavailable};
 use crate::elf::PlainSymbols;
-use crate::profile::symbolize::FunctionName;
-use crate::profile::symbolize::ScriptNames;
-use crate::profile::symbolize::SymFrame;
-use crate::session::space::facts::Facts;
-use crate::session::space::findings::Findings;
-use crate::session::space::image::Image;
-use crate::session::space::modules::Modules;
-use crate::session::space::named::code_of;
-use crate::session::space::probes::Probes;
-use crate::unwinder::Frame;
-use crate::unwinder::Unwound;
+use crate::profile::symbolize::{FunctionName, ScriptNames, SymFrame};
+use crate::unwinder::{Frame, Unwound};
 use rustc_hash::FxHashMap;
-use std::ops::ControlFlow;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::rc::Rc;
 use std::sync::Arc;
 

@@ -1,10 +1,8 @@
 //! Where test frameworks run their tests.
 
 use crate::addr::ObjAddr;
-use crate::elf::Elf;
-use crate::elf::base_name;
-use crate::frameworks::Hook;
-use crate::frameworks::hook;
+use crate::elf::{Elf, base_name};
+use crate::frameworks::{Hook, hook};
 
 /// The functions of frameworks in an object.
 pub(super) fn hooks(elf: &Elf<'_>) -> Vec<(ObjAddr, Hook)> {

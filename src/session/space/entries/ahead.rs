@@ -3,12 +3,10 @@
 
 use crate::addr::Addr;
 use crate::allocators::AllocatorTable;
-use crate::patches::own::first_has_room;
-use crate::patches::own::jumps_anywhere;
+use crate::patches::own::{first_has_room, jumps_anywhere};
 use crate::session::space::entries::JumpEntries;
 use crate::session::space::image::Image;
-use crate::session::space::jumps::Candidate;
-use crate::session::space::jumps::MAX_CODE;
+use crate::session::space::jumps::{Candidate, MAX_CODE};
 use crate::session::space::modules::Modules;
 
 /// What the code of a function says of the ways through it.

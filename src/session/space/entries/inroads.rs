@@ -2,12 +2,8 @@
 //! The module's file is looked
 //! through, not the process's memory, which would become resident by that.
 
-use crate::addr::Addr;
-use crate::addr::LoadBias;
-use crate::addr::ModuleId;
-use crate::addr::ObjAddr;
-use crate::elf::Elf;
-use crate::elf::Segment;
+use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::elf::{Elf, Segment};
 use crate::patches::own::Replaced;
 use crate::session::modulerecord::ModuleRecord;
 use crate::session::space::entries::JumpEntries;
@@ -16,8 +12,7 @@ use crate::session::space::jumps::Candidate;
 use crate::session::space::modules::Modules;
 use crate::symbols::Bytes;
 use crate::unwinder::landing_pads;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// So much of what tells a function's handlers of exceptions is read, in bytes.
 const MAX_HANDLERS: usize = 1 << 16;

@@ -1,13 +1,9 @@
 //! Whether the memory of a module is that of a file.
 
-use crate::addr::Addr;
-use crate::addr::LoadBias;
+use crate::addr::{Addr, LoadBias};
 use crate::arch::PAGE_SIZE;
-use crate::elf::Elf;
-use crate::elf::Segment;
-use crate::maps::Kind;
-use crate::maps::MappedModule;
-use crate::maps::Mapping;
+use crate::elf::{Elf, Segment};
+use crate::maps::{Kind, MappedModule, Mapping};
 use crate::session::space::facts::Facts;
 use crate::session::space::image::Image;
 use std::fs::File;

@@ -1,8 +1,7 @@
 //! What of ours stands in the code besides breakpoints: places for remote calls, the SIGTRAP fallback, the jump engine's
 //! switches.
 
-use crate::addr::Addr;
-use crate::addr::ModuleId;
+use crate::addr::{Addr, ModuleId};
 use crate::patches::PcLocation;
 use crate::session::space::image::Image;
 use crate::session::space::modules::Modules;

@@ -1,18 +1,15 @@
 //! Pads: instructions that breakpoints replace, moved to where they can run; and room for them.
 
-use crate::addr::Addr;
-use crate::addr::ModuleId;
+use crate::addr::{Addr, ModuleId};
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::MAX_INSTRUCTION_LEN;
 use crate::maps::Kind;
 use crate::patches::own::PadError;
-use crate::session::space::breakpoints::Helper;
-use crate::session::space::breakpoints::Placed;
+use crate::session::space::breakpoints::{Helper, Placed};
 use crate::session::space::findings::Findings;
 use crate::session::space::image::Image;
 use crate::session::space::modules::Modules;
-use crate::tracer::Result;
-use crate::tracer::procfs;
+use crate::tracer::{Result, procfs};
 
 /// Bytes of one remote mapping for pads: room for about 2000.
 const PAD_MAPPING: u64 = 64 * 1024;

@@ -5,14 +5,11 @@
 //! new[] does to operator new: on the stack nothing is left of them, but the call instruction in front of the program's
 //! return address still names them.
 
-use crate::addr::Addr;
-use crate::addr::StackId;
-use crate::allocators::AllocatorTable;
-use crate::allocators::Family;
+use crate::addr::{Addr, StackId};
+use crate::allocators::{AllocatorTable, Family};
 use crate::session::space::image::Image;
 use crate::session::space::image::calls::Callee;
-use crate::session::space::modules::Module;
-use crate::session::space::modules::Modules;
+use crate::session::space::modules::{Module, Modules};
 use std::ops::Range;
 
 /// So many bytes of a stack are looked at for frames of an allocator's inner functions.

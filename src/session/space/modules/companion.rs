@@ -4,14 +4,11 @@ use crate::addr::ModuleId;
 use crate::arch::Regs;
 use crate::elf::Elf;
 use crate::session::space::OriginalMemory;
-use crate::session::space::helper::Pending;
-use crate::session::space::helper::Poll;
+use crate::session::space::helper::{Pending, Poll};
 use crate::session::space::image::Image;
 use crate::session::space::modules::Modules;
-use crate::symbols::Bytes;
-use crate::symbols::Leads;
-use crate::unwinder::Section;
-use crate::unwinder::Unwound;
+use crate::symbols::{Bytes, Leads};
+use crate::unwinder::{Section, Unwound};
 use std::time::Duration;
 
 /// How long a thread may be kept waiting for unwind tables of a debug file. Until they come its stacks are marked as

@@ -3,13 +3,10 @@
 use crate::addr::ModuleId;
 use crate::allocators::AllocatorTable;
 use crate::arch::constant::Returned;
-use crate::leaks::roots::HeapLayout;
-use crate::leaks::roots::ModuleData;
-use crate::session::space::facts::LEAK_SUPPRESSIONS;
-use crate::session::space::facts::LEAKS_TURNED_OFF;
+use crate::leaks::roots::{HeapLayout, ModuleData};
+use crate::session::space::facts::{LEAK_SUPPRESSIONS, LEAKS_TURNED_OFF};
 use crate::session::space::image::Image;
-use crate::session::space::modules::Module;
-use crate::session::space::modules::Modules;
+use crate::session::space::modules::{Module, Modules};
 
 /// The rule that stands for a program that wants no check for leaks.
 const ALL_LEAKS: &[u8] = b"leak:*\n";

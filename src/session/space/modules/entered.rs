@@ -1,15 +1,11 @@
 //! What a function is whose entry a thread has reached, besides the allocator's.
 
-use crate::addr::Addr;
-use crate::addr::FunctionId;
-use crate::frameworks::Hook;
-use crate::frameworks::Told;
-use crate::frameworks::told;
+use crate::addr::{Addr, FunctionId};
+use crate::frameworks::{Hook, Told, told};
 use crate::session::space::OriginalMemory;
 use crate::session::space::image::Image;
 use crate::session::space::modules::Modules;
-use crate::session::space::named::Annotation;
-use crate::session::space::named::ExecCall;
+use crate::session::space::named::{Annotation, ExecCall};
 use crate::tracer::files::Executed;
 use crate::tracer::rawregs::RawRegs;
 

@@ -1,12 +1,9 @@
 //! The functions of modules that have probes, or may have some.
 
-use crate::addr::Addr;
-use crate::addr::ModuleId;
-use crate::allocators::AllocatorTable;
-use crate::allocators::Family;
+use crate::addr::{Addr, ModuleId};
 use crate::allocators::select::EntryPoint;
-use crate::session::space::jumps::Candidate;
-use crate::session::space::jumps::tells_jemalloc_to_profile;
+use crate::allocators::{AllocatorTable, Family};
+use crate::session::space::jumps::{Candidate, tells_jemalloc_to_profile};
 use crate::session::space::modules::Modules;
 use crate::session::space::probes::EntryProbe;
 use crate::session::space::probes::guards::NO_FUNCTION;

@@ -2,10 +2,7 @@
 //! entry point to main(), and those that `exit` calls. Words of dead frames lie in their gaps: of constructors, which
 //! run where the start frames lie later, and of main's frame.
 
-use crate::addr::Addr;
-use crate::addr::LoadBias;
-use crate::addr::ModuleId;
-use crate::addr::ObjAddr;
+use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::arch::Regs;
 use crate::maps::Mapping;
 use crate::session::space::OriginalMemory;
@@ -15,8 +12,7 @@ use crate::session::space::modules::Modules;
 use crate::session::space::named::Named;
 use crate::unwinder::FrameInfo;
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 /// As many frames lie at most between the entry point and main, or between the entry point and `_exit` where main has
 /// returned. glibc 2.36: `_start`, `__libc_start_main_impl`, `__libc_start_call_main`; `exit`, `__run_exit_handlers`.

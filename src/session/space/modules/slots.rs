@@ -4,16 +4,12 @@
 //! probed like a
 //! function of that name; where that can't be, calls go unseen, and heaptrace says so.
 
-use crate::addr::Addr;
-use crate::addr::FunctionId;
-use crate::addr::ModuleId;
+use crate::addr::{Addr, FunctionId, ModuleId};
 use crate::allocators::AllocatorTable;
-use crate::allocators::select::AllocatorSymbol;
-use crate::allocators::select::is_dynamic_linker;
+use crate::allocators::select::{AllocatorSymbol, is_dynamic_linker};
 use crate::session::space::image::Image;
 use crate::session::space::image::calls::Called;
-use crate::session::space::modules::Module;
-use crate::session::space::modules::Modules;
+use crate::session::space::modules::{Module, Modules};
 
 /// The size of a function that no symbol tells.
 const UNKNOWN_SIZE: u64 = 1;

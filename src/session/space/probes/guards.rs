@@ -2,15 +2,11 @@
 //! allocators whose own operators new and delete are on the jump engine. An exception may leave these; it must not meet
 //! our return address.
 
-use crate::addr::Addr;
-use crate::addr::FunctionId;
+use crate::addr::{Addr, FunctionId};
 use crate::session::space::image::Image;
 use crate::session::space::jumps::Candidate;
 use crate::session::space::modules::Modules;
-use crate::session::space::probes::Deferred;
-use crate::session::space::probes::GUARD_TAG;
-use crate::session::space::probes::Probes;
-use crate::session::space::probes::ToPlace;
+use crate::session::space::probes::{Deferred, GUARD_TAG, Probes, ToPlace};
 use crate::tracer::Result;
 
 /// A guard is no function of an allocator: no table knows it.

@@ -2,15 +2,10 @@
 
 use crate::addr::Addr;
 use crate::allocators::AllocatorTable;
-use crate::arch::step::MAX_INSTRUCTION_LEN;
-use crate::arch::step::StepOver;
-use crate::arch::step::plan;
-use crate::breakpoints::Breakpoint;
-use crate::breakpoints::Purpose;
-use crate::breakpoints::Purposes;
+use crate::arch::step::{MAX_INSTRUCTION_LEN, StepOver, plan};
+use crate::breakpoints::{Breakpoint, Purpose, Purposes};
 use crate::patches::Patch;
-use crate::session::space::breakpoints::Helper;
-use crate::session::space::breakpoints::Placed;
+use crate::session::space::breakpoints::{Helper, Placed};
 use crate::session::space::entries::JumpEntries;
 use crate::session::space::image::Image;
 use crate::session::space::jumps::Candidate;

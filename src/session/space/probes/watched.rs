@@ -1,13 +1,10 @@
 //! What is watched in a module besides the allocator: libc's functions, the dynamic linker's, those of test frameworks.
 
-use crate::addr::Addr;
-use crate::addr::LoadBias;
+use crate::addr::{Addr, LoadBias};
 use crate::session::space::facts::Facts;
 use crate::session::space::image::Image;
 use crate::session::space::modules::Modules;
-use crate::session::space::probes::Deferred;
-use crate::session::space::probes::Probes;
-use crate::session::space::probes::ToPlace;
+use crate::session::space::probes::{Deferred, Probes, ToPlace};
 use crate::tracer::Result;
 
 impl Probes {
