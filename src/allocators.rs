@@ -2,6 +2,7 @@
 //! and `--free-fn`; and the decision which of a process's modules get probes where.
 
 mod builtin;
+pub mod frameworks;
 pub mod select;
 pub mod spec;
 mod text;
@@ -10,7 +11,7 @@ pub use select::ModuleSymbols;
 pub use spec::{Declaration, SpecError, Target};
 pub use text::Text;
 
-use crate::addr::{FunctionId, ObjAddr};
+use crate::base::addr::{FunctionId, ObjAddr};
 use rustc_hash::FxHashMap;
 
 /// Where a value is found at a function's entry: the index of an integer argument, 0 (rdi) to 5 (r9).

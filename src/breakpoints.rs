@@ -1,14 +1,16 @@
 //! The table of breakpoints of one address space: what a hit means, and how the thread gets past it. Pure. What stood
-//! there before is in the table of [patches](crate::patches).
+//! there before is in the table of [patches](crate::breakpoints::patches).
 //!
 //! Breakpoints belong to an address space, not to a process or thread: threads and vfork children share one table, a
 //! forked child gets a clone, exec starts an empty one. One address can serve several purposes; its int3 goes with
 //! the last. No breakpoint is ever lifted to let a thread past it.
 
-use crate::addr::{Addr, FunctionId};
+pub mod patches;
+
 use crate::arch::step::Planned;
 #[cfg(doc)]
 use crate::arch::step::StepOver;
+use crate::base::addr::{Addr, FunctionId};
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 

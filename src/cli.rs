@@ -9,6 +9,7 @@ mod check;
 mod convert;
 mod core;
 mod errors;
+mod formats;
 mod heap;
 mod occasions;
 mod pages;
@@ -22,9 +23,9 @@ mod top;
 mod trace;
 mod values;
 
+use crate::base::glob::Selection;
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns, Value};
-use crate::glob::Selection;
 use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
 pub use convert::ConvertOptions;
@@ -50,7 +51,7 @@ const MIN_INTERVAL: u64 = 4096;
 use subcommands::{Arguments, Subcommand};
 
 /// The exit status of heaptrace's own failures, wrong usage included: one that few programs use themselves, so that a
-/// script can tell it from the profiled program's own status (as env(1), timeout(1) and xargs(1) have it).
+/// script can distinguish it from the profiled program's own status (as env(1), timeout(1) and xargs(1) have it).
 pub const EXIT_OWN_FAILURE: u8 = 125;
 
 /// What the user wants done.
@@ -66,7 +67,7 @@ pub enum Command {
     Leaks(LeaksOptions),
     /// Give an order to the tracer of a process.
     Ctl(CtlOptions),
-    /// Show what the memory of a process is used for that was never traced.
+    /// Show what fills the memory of a process that nobody has traced.
     Heap(HeapOptions),
     /// Write what is live in a traced process now.
     Snapshot(SnapshotOptions),
@@ -143,7 +144,7 @@ pub enum Wait {
 /// Options of `heaptrace doctor`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DoctorOptions {
-    /// A process that is to be looked at, too.
+    /// A process to look at, too.
     pub pid: Option<i32>,
     /// Whether to colour the output.
     pub color: When,
@@ -162,7 +163,7 @@ pub struct ProfileOptions {
     pub engine: Engine,
     /// Stop tracing after this time; never zero.
     pub duration: Option<Duration>,
-    /// Collect nothing until told to.
+    /// Collect nothing until an order to resume.
     pub start_paused: bool,
     /// Collect nothing for this time; then begin.
     pub delay: Option<Duration>,
@@ -219,7 +220,7 @@ pub struct ProfileOptions {
     pub top: Option<usize>,
     /// Where all events are written to, if they are.
     pub trace: Option<TraceOptions>,
-    /// How much to tell on stderr.
+    /// How much to say on stderr.
     pub verbosity: Verbosity,
     /// Whether to draw the progress line.
     pub progress: When,
@@ -272,7 +273,7 @@ impl When {
     }
 }
 
-/// How much to tell on stderr.
+/// How much to say on stderr.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Verbosity {
     /// Errors only.

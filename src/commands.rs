@@ -39,9 +39,9 @@ pub mod tree;
 mod view;
 
 use crate::cli::{Command, EXIT_OWN_FAILURE, Verbosity, When};
-use crate::elf;
 use crate::export::escape::lines;
 use crate::export::output::Owners;
+use crate::image::elf;
 use crate::session::SessionError;
 use crate::tracer::{TracerError, faults, guardian, ids, limits, procfs};
 use std::io::{self, IsTerminal, Write};

@@ -4,14 +4,15 @@
 //! Everything that changes a reader's state is an event, also what could not be seen: a recorded stream, read again
 //! from its beginning, gives the same heap model, byte for byte.
 
+pub mod calls;
 mod definition;
 #[cfg(any(test, debug_assertions))]
 mod log;
 mod mapping;
 mod mark;
 
-use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId, TestId};
 use crate::allocators::Family;
+use crate::base::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId, TestId};
 pub use definition::{Definition, ModuleDefinition, ProcessDefinition};
 #[cfg(any(test, debug_assertions))]
 pub use log::EventLog;
@@ -128,7 +129,7 @@ pub enum EventKind {
         /// Whether frees come with their stacks. Else what they give back is charged to the allocating stack.
         free_stacks: bool,
         /// One byte in so many is sampled on average, and the blocks that hold such a byte are told
-        /// ([`crate::sampling`]); 0: all blocks.
+        /// ([`crate::base::sampling`]); 0: all blocks.
         sample_interval: u64,
     },
     /// The process came to be by a fork: the first event of its stream. All that has happened in its parent so far

@@ -12,6 +12,7 @@ mod blocks;
 mod booking;
 mod capacity;
 mod estimate;
+pub mod fill;
 mod firsts;
 mod gap;
 mod growth;
@@ -28,11 +29,11 @@ mod timeline;
 mod traits;
 mod view;
 
-use crate::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
-use crate::event::{Call, Event, EventKind, EventSink, Missed, Preexisting};
-use crate::figures::{
+use crate::base::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
+use crate::base::figures::{
     Amount, Anomalies, Capacity, CrossThreadFreed, FindingKind, Growth, Histograms, TimelinePoint, Totals,
 };
+use crate::event::{Call, Event, EventKind, EventSink, Missed, Preexisting};
 use arenas::{Arenas, Part};
 use birthtimes::BirthTimes;
 use blocks::{Block, Blocks};
@@ -61,7 +62,7 @@ pub use view::HeapView;
 pub struct SiteKey {
     /// The stack of the call.
     pub stack: StackId,
-    /// Serial number of the calling thread ([`crate::addr::TaskId::serial`]).
+    /// Serial number of the calling thread ([`crate::base::addr::TaskId::serial`]).
     pub task: u32,
     /// The function called.
     pub function: FunctionId,

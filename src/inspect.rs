@@ -14,11 +14,12 @@ mod threadlocals;
 pub mod trimming;
 
 use self::core::Core;
-use crate::heapgraph::{Held, pins};
-use crate::heapwalk::census::{self, Census};
-use crate::heapwalk::summary::Summary;
-use crate::heapwalk::{Allocator, Walk, trim};
-use crate::maps::Kind;
+use crate::heap::file::{Identity, SavedHeap};
+use crate::heap::graph::{Held, pins};
+use crate::heap::walk::census::{self, Census};
+use crate::heap::walk::summary::Summary;
+use crate::heap::walk::{Allocator, Walk, trim};
+use crate::image::maps::Kind;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::standstill::StandingThread;
 use crate::tracer::{Result, ids, procfs};
@@ -28,7 +29,7 @@ pub use modules::means;
 use seen::Seen;
 use std::sync::Arc;
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trimming::NotTrimmed;
 
 /// What was seen.
@@ -38,7 +39,7 @@ pub struct Inspection {
     pub program: String,
     /// How many threads it has.
     pub threads: usize,
-    /// How long it stood still; None: it ran on meanwhile, and what changed then may be told wrongly, or it was seen in
+    /// How long it stood still; None: it ran on meanwhile, and what changed then may be wrong here, or it was seen in
     /// a core.
     pub stood: Option<Duration>,
     /// Whether it stood only to be copied, and the copy was read.
@@ -59,6 +60,39 @@ pub struct Inspection {
     pub warnings: Vec<String>,
     /// The resident memory as the kernel tells it (`VmRSS` of /proc/PID/status), in bytes.
     pub resident: Option<u64>,
+}
+
+impl From<Inspection> for SavedHeap {
+    /// What was seen, of nobody known.
+    fn from(seen: Inspection) -> Self {
+        Self {
+            identity: Identity::default(),
+            core: None,
+            program: seen.program,
+            threads: seen.threads,
+            stood_ns: seen.stood.map(|stood| u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX)),
+            copied: seen.copied,
+            in_motion: seen.in_motion,
+            trimmed: None,
+            resident: seen.resident,
+            census: seen.census,
+            trim: seen.trim,
+            heap: seen.heap,
+            held: seen.held,
+        }
+    }
+}
+
+/// Which process `pid` is, now.
+pub fn identity(pid: i32) -> Identity {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Identity {
+        pid,
+        started: procfs::start_time(pid),
+        boot: procfs::boot_id(),
+        taken_ns: u64::try_from(since.as_nanos()).unwrap_or(0),
+        another_user: ids::users(pid).iter().any(|&user| user != procfs::effective_user()),
+    }
 }
 
 /// What is to be done while a process is looked at.

@@ -13,6 +13,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! What fills the memory of a process that nobody has traced, [`Heap`] says.
+//!
 //! # The flow
 //!
 //! ```text
@@ -32,86 +34,64 @@
 //!
 //! From the bottom to the top; each imports only such as stand before it. `ARCHITECTURE.md` says more.
 //!
-//! * What has no target: `addr`, `glob`, `mapped`, `paths`, `figures`, `advice`, `leakclass`, `progress`, `ctl`,
-//!   `chunk`, `prefetch`, `triggers`.
-//! * The pure core: `memory`, `arch`, `maps`, `allocators`, `patches`, `breakpoints`, `jump`, `event`, `calls`, `fill`,
-//!   `unwinder`, `elf`, `heapmodel`, `leaks`.
-//! * What was found: [`profile`], `check`, `symbols`, `export`.
-//! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `naming`, `replay`
-//!   (traces instead of stops).
+//! * What has no target: `base`.
+//! * The pure core: `arch`, `image`, `allocators`, `breakpoints`, `unwinder`, `jump`, `event`, `heapmodel`, `heap`.
+//! * What was found: [`profile`], `symbols`, `export`, `trace`, `top`.
+//! * The target: `tracer` (the only one that calls the kernel), `session` (what each stop means), `inspect` (processes
+//!   that nobody traces), `naming`, `saved` (traces instead of stops).
 //! * Who asks: [`Profiler`] for other crates; `cli` and `commands` for the command line.
 
-mod addr;
-mod advice;
+#![cfg_attr(
+    not(feature = "cli"),
+    allow(dead_code, unused_imports, reason = "what only the command line needs is not apart")
+)]
+
 mod allocators;
 mod arch;
+mod base;
 mod breakpoints;
-mod calls;
-mod check;
-mod chunk;
+#[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "cli")]
 mod commands;
-mod corefile;
-mod cpython;
-mod ctl;
-mod elf;
 mod event;
 mod export;
-mod figures;
-mod fill;
-mod frameworks;
-mod glob;
-mod heapfile;
-mod heapgraph;
+mod heap;
 mod heapmodel;
-mod heaptypes;
-mod heapwalk;
-mod import;
+mod image;
 mod inspect;
 mod jump;
-mod leakclass;
-mod leaks;
-mod mapped;
-mod maps;
-mod memory;
 mod naming;
-mod packed;
-mod patches;
-mod paths;
-mod prefetch;
 pub mod profile;
 mod profiler;
-mod progress;
-mod replay;
-mod sampling;
+mod saved;
 mod session;
-mod sources;
 mod symbols;
+#[cfg(feature = "cli")]
 mod top;
 mod trace;
 mod tracer;
-mod triggers;
 mod unwinder;
 
-pub use check::CheckRules;
-pub use check::baseline::{Baseline, BaselineError};
-pub use check::suppressions::{SuppressionError, Suppressions};
-pub use check::verdict::{Limits, Policy};
-pub use export::{ExportOptions, Format, FormatError, PprofColumns, write};
-pub use profiler::{Profiler, ProfilerError};
+pub use export::{ExportOptions, Format, FormatError, PprofColumns, Source, write};
+pub use profile::check::CheckRules;
+pub use profile::check::baseline::{Baseline, BaselineError};
+pub use profile::check::suppressions::{SuppressionError, Suppressions};
+pub use profile::check::verdict::{Limits, Policy};
+pub use profiler::{Heap, HeapError, LiveBlocks, Profiler, ProfilerError};
 
 /// What this package's program, tests and benchmarks need besides. No promise is made about any of it.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr};
     pub use crate::allocators::{AllocatorTable, ModuleSymbols};
     pub use crate::arch::emulate::{ARITHMETIC, Emulated, Outcome};
     pub use crate::arch::step::{Pad, Planned, StepError, StepOver, build_pad, plan};
     pub use crate::arch::{Regs, reg};
-    pub use crate::elf::Elf;
+    pub use crate::base::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr};
+    pub use crate::base::memory::{MemoryImage, ReadMemory};
+    pub use crate::heap::leaks::{Graph, RootKind, RootRange, Roots, Scan, ScanOptions};
     pub use crate::heapmodel::{LiveBlock, SiteId};
-    pub use crate::leaks::{Graph, RootKind, RootRange, Roots, Scan, ScanOptions};
-    pub use crate::memory::{MemoryImage, ReadMemory};
+    pub use crate::image::elf::Elf;
     pub use crate::profile::symbolize::Symbolize;
     pub use crate::symbols::{ModuleSource, Search, Symbolizer};
     pub use crate::tracer::libunwind::Libunwind;
@@ -123,34 +103,37 @@ pub mod internal {
     /// as its allocator leaves them.
     pub fn heap_of(pid: i32) -> (std::collections::BTreeMap<u64, u64>, usize) {
         let walk = crate::inspect::walk(pid).ok().flatten().unwrap_or_default();
-        let live = walk.chunks.iter().filter(|chunk| chunk.state == crate::heapwalk::State::Live);
+        let live = walk.chunks.iter().filter(|chunk| chunk.state == crate::heap::walk::State::Live);
         (live.map(|chunk| (chunk.block().0, chunk.usable())).collect(), walk.findings.len())
     }
 
+    #[cfg(feature = "cli")]
     pub mod cli {
         pub use crate::cli::{EXIT_OWN_FAILURE, Refusal, When, parse};
     }
 
+    #[cfg(feature = "cli")]
     pub mod commands {
         pub use crate::commands::{execute, exit_status, message, print, tell, use_color};
     }
 
+    #[cfg(feature = "cli")]
     pub mod ctl {
-        pub use crate::ctl::{
+        pub use crate::top::ctl::{
             Command, LONGEST_QUESTION, Look, Request, Response, VERSION, receive, receive_question, send,
         };
     }
 
     pub mod heap {
-        pub use crate::addr::{FunctionId, StackId, TaskId};
+        pub use crate::base::addr::{FunctionId, StackId, TaskId};
         pub use crate::event::{Call, Event, EventKind, MarkName, Preexisting};
         pub use crate::heapmodel::HeapModel;
         pub use crate::unwinder::{Frame, StackTable};
     }
 
     pub mod heapfile {
-        pub use crate::heapfile::diff::compare;
-        pub use crate::heapfile::{SavedHeap, read};
+        pub use crate::heap::file::diff::compare;
+        pub use crate::heap::file::{SavedHeap, read};
         use std::io;
 
         /// Writes a heap in all formats, and forgets them.
@@ -167,15 +150,15 @@ pub mod internal {
                 snapshot::write(held, &mut io::sink())?;
                 pprof::write(held, 0, &mut io::sink())?;
             }
-            crate::heapfile::write(heap, &mut io::sink())
+            crate::heap::file::write(heap, &mut io::sink())
         }
     }
 
     pub mod trace {
-        pub use crate::addr::{FunctionId, ImageId, ProcessId, StackId, TaskId};
         pub use crate::allocators::Family;
+        pub use crate::base::addr::{FunctionId, ImageId, ProcessId, StackId, TaskId};
         pub use crate::event::{Call, Definition, Event, EventKind, EventSink, Preexisting, TICK_NS};
-        pub use crate::replay::{Ending, Moment, Part, Replay, Wanted};
+        pub use crate::saved::replay::{Ending, Moment, Part, Replay, Wanted};
         pub use crate::trace::{
             FORMAT, TraceMode, fxt, metadata, process_koid, process_of, reader, recorder, task_of, thread_koid,
             vocabulary, writer,
@@ -195,10 +178,10 @@ pub mod internal {
     }
 
     pub mod import {
-        pub use crate::import::{ImportError, Limits, read};
+        pub use crate::saved::import::{ImportError, Limits, read};
     }
 
     pub mod maps {
-        pub use crate::maps::{MapIndex, modules, parse};
+        pub use crate::image::maps::{MapIndex, modules, parse};
     }
 }

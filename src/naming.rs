@@ -1,15 +1,15 @@
 //! From a recording to a profile: addresses get their names. Processes of one tree share most of their modules, so that
 //! what was found once is remembered.
 
-use crate::addr::{Addr, ModuleId, ObjAddr};
-use crate::check::verdict::Completeness;
-use crate::frameworks::KNOWN;
-use crate::paths::below;
+use crate::allocators::frameworks::KNOWN;
+use crate::base::addr::{Addr, ModuleId, ObjAddr};
+use crate::base::paths::below;
+use crate::base::sources::{Lines, Readers};
 use crate::profile::build::{BuildInput, LeakInput, LoadedModule, TestInput, build, lack_names};
+use crate::profile::check::verdict::Completeness;
 use crate::profile::symbolize::{NoSymbols, Resolution, SymFrame, Symbolize};
 use crate::profile::{Meta, Mode, ModuleInfo, Profile, SymbolStatus};
 use crate::session::{LeakScan, ModuleRecord, Recording};
-use crate::sources::{Lines, Readers};
 use crate::symbols::{DebugServers, ModuleSource, PerfMap, Search, Symbolizer};
 use crate::trace::metadata::Names;
 use crate::tracer::root::TargetRoot;
@@ -388,11 +388,11 @@ pub fn circumstances(recording: &Recording) -> Completeness {
         let has_run = !tests.tally.tests.is_empty();
         match (has_run, tests.has_framework) {
             (true, _) if tests.untold > 0 => {
-                Some(format!("a test was not told ({} times), the warnings say why", tests.untold))
+                Some(format!("a test was not reported ({} times), the warnings say why", tests.untold))
             }
             (true, _) => None,
             (false, true) if tests.untold == 0 => Some(NO_TEST_RAN.to_owned()),
-            (false, true) => Some("no test could be told, the warnings say why".to_owned()),
+            (false, true) => Some("no test could be reported, the warnings say why".to_owned()),
             (false, false) => Some(no_framework()),
         }
     });

@@ -4,8 +4,8 @@
 //! Indices point into the tables of the same [`Profile`]; all are checked when a profile is built.
 
 use self::course::HeapHistory;
-use crate::addr::{Addr, ModuleId};
-use crate::sampling;
+use crate::base::addr::{Addr, ModuleId};
+use crate::base::sampling;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,12 +14,13 @@ use std::time::{Duration, SystemTime};
 pub use self::cost::{Conditions, Cost, PromotedAt};
 pub use self::samples::Samples;
 pub use self::stacks::{Stack, Stacks};
-pub use crate::figures::{
+pub use crate::base::figures::{
     Amount, Anomalies, Arena, Capacity, CrossThreadFreed, FindingKind, Growth, Histograms, TimelinePoint, Totals,
 };
 
 pub mod births;
 pub(crate) mod build;
+pub(crate) mod check;
 mod cost;
 pub mod course;
 pub mod diff;

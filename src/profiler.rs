@@ -5,18 +5,21 @@
 //! while names are looked up: where somebody shortens one just then, the calling process gets SIGBUS, for which it
 //! installs no handler.
 
+mod heap;
+
 use crate::allocators::AllocatorTable;
-use crate::check::CheckRules;
+use crate::base::glob::Selection;
 use crate::event::Generation;
-use crate::glob::Selection;
-use crate::leaks::ScanOptions;
+use crate::heap::leaks::ScanOptions;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
+use crate::profile::check::CheckRules;
 use crate::session::{self, LeakScan, OwnSuppressions, Promotion, Recording, SessionError, Settings, Target};
 use crate::symbols::Search;
 use crate::tracer::TracerError;
 use crate::tracer::control::{Control, SignalMask};
 use crate::tracer::launch::Program;
+pub use heap::{Heap, HeapError, LiveBlocks};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;

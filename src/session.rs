@@ -78,6 +78,7 @@ mod tasks;
 mod teardown;
 mod ticker;
 mod traced;
+mod tracee;
 mod tracerecord;
 mod trap;
 mod trapmask;
@@ -168,9 +169,9 @@ impl Session {
             }
         }
         // What is left shares the memory, or belongs to a process that is detached from.
-        if self.processes.iter().any(|process| !process.tasks.is_empty()) {
+        if self.processes.iter().any(|process| !process.tracee.tasks.is_empty()) {
             let Self { processes, stops, .. } = self;
-            for process in processes.iter_mut().filter(|process| !process.tasks.is_empty()) {
+            for process in processes.iter_mut().filter(|process| !process.tracee.tasks.is_empty()) {
                 process.teardown.detached = process.teardown.exit.is_none();
                 if process.teardown.detached {
                     process.scan_before_detach(stops);
@@ -199,7 +200,7 @@ impl Session {
         if !self.stops.expected.is_empty() || !self.stops.held.is_empty() {
             return true;
         }
-        let lives = |process: &Process| !process.tasks.is_empty() && process.teardown.exit.is_none();
+        let lives = |process: &Process| !process.tracee.tasks.is_empty() && process.teardown.exit.is_none();
         match self.common.settings.follow {
             true => !self.processes.is_empty(),
             false => self.processes.get(self.first).is_some_and(lives),
@@ -230,10 +231,10 @@ impl Session {
     /// A task appears.
     fn add_task(&mut self, slot: Slot, tid: i32, role: Role) {
         if let Some(process) = self.processes.get_mut(slot) {
-            let task = process.tasks.add(tid, role);
+            let task = process.tracee.tasks.add(tid, role);
             process.on_thread_come(task);
             if role == Role::VmSharer {
-                process.note_modes();
+                process.jump.note_modes(&process.tracee, &process.observer, &process.signals);
             }
             self.stops.assign(tid, slot);
         }
@@ -242,7 +243,7 @@ impl Session {
     /// A task is gone, or no longer ours.
     fn forget_task(&mut self, tid: i32) {
         if let Some(process) = self.stops.owner_of(tid).and_then(|slot| self.processes.get_mut(slot)) {
-            process.tasks.remove(tid);
+            process.tracee.tasks.remove(tid);
         }
         self.stops.forget(tid);
     }
@@ -305,7 +306,7 @@ impl Session {
             serving.answer = Some(action);
         }
         if let Some(process) = slot.and_then(|slot| self.processes.get_mut(slot)) {
-            process.space.image.memory.stands_still(None);
+            process.tracee.space.image.memory.stands_still(None);
         }
         let done = match action {
             Action::Resume(signal) => stopped.resume(signal),
@@ -355,7 +356,7 @@ impl Session {
     fn decide_in_process(&mut self, stop: &mut Stop) -> crate::tracer::Result<Action> {
         let Some(slot) = stop.slot else { return Ok(Action::Gone) };
         let Some(process) = self.processes.get_mut(slot) else { return Ok(Action::Gone) };
-        process.space.image.memory.stands_still(Some(stop.tid()));
+        process.tracee.space.image.memory.stands_still(Some(stop.tid()));
         match stop.status {
             WaitStatus::Event(Event::Exec) => return self.on_exec(stop),
             // Reported while the task made a call for us.
@@ -381,8 +382,8 @@ impl Session {
         // The program that was started is our child, also when it was detached from.
         let Some(slot) = self.stops.owner_of(tid).or_else(|| self.processes.find(tid)) else { return };
         if let Some(process) = self.processes.get_mut(slot) {
-            let task = process.tasks.remove(tid);
-            if tid == process.pid {
+            let task = process.tracee.tasks.remove(tid);
+            if tid == process.tracee.pid {
                 process.teardown.exit = exit_of(status);
             } else if matches!(status, WaitStatus::Signaled(_)) && task.is_some_and(|task| task.role == Role::Thread) {
                 // A signal ends all threads of a process. A leader that was ending already could not be attached to.
@@ -396,8 +397,9 @@ impl Session {
     /// Where others are followed: keeps of a process without tasks what it has found out, and nothing else.
     fn finish_if_over(&mut self, slot: Slot) {
         let Some(process) = self.processes.get(slot) else { return };
-        let is_awaited = process.pid == self.first_pid && process.teardown.exit.is_none() && !self.common.attached;
-        if !self.common.settings.follow || !process.tasks.is_empty() || is_awaited {
+        let is_awaited =
+            process.tracee.pid == self.first_pid && process.teardown.exit.is_none() && !self.common.attached;
+        if !self.common.settings.follow || !process.tracee.tasks.is_empty() || is_awaited {
             return;
         }
         self.detach_held_children_of(slot);

@@ -4,8 +4,8 @@
 //! A few modules are open at a time at most. Nothing here fails: what can't be read is told as a warning, and its
 //! addresses stay without names.
 
-use crate::addr::{Addr, ModuleId, ObjAddr};
-use crate::elf::{Elf, Symbol, hex};
+use crate::base::addr::{Addr, ModuleId, ObjAddr};
+use crate::image::elf::{Elf, Symbol, hex};
 use crate::profile::SymbolStatus;
 use crate::profile::symbolize::{FunctionName, Question, Resolution, SymFrame, Symbolize};
 use rustc_hash::FxHashMap;

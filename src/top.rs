@@ -2,6 +2,7 @@
 //! answers (`state.rs`), how keys change it (`keys.rs`), and how it looks, on a screen (`draw.rs`) and in words
 //! (`plain.rs`). Pure: the terminal and the conversation are `commands/top.rs`'s.
 
+pub mod ctl;
 mod draw;
 mod groups;
 mod keys;

@@ -21,7 +21,7 @@ pub(crate) mod testing;
 pub mod vocabulary;
 pub mod writer;
 
-use crate::addr::{ProcessId, TaskId};
+use crate::base::addr::{ProcessId, TaskId};
 
 /// The version of what heaptrace adds to the format: what it calls things, and the blobs.
 pub const FORMAT: u32 = 1;

@@ -133,7 +133,7 @@ pub enum TracerError {
         /// The process.
         pid: i32,
         /// Where.
-        addr: crate::addr::Addr,
+        addr: crate::base::addr::Addr,
         /// What the kernel said.
         source: io::Error,
     },
@@ -143,7 +143,7 @@ pub enum TracerError {
         /// The process.
         pid: i32,
         /// Where.
-        addr: crate::addr::Addr,
+        addr: crate::base::addr::Addr,
     },
     /// The program could not be executed.
     #[error("could not execute {program}: {source}")]

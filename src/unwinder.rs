@@ -1,9 +1,10 @@
 //! Walks a stopped thread's stack by the CFI of its modules, and interns the stacks it finds.
 //!
-//! Pure: memory enters through [`crate::memory::ReadMemory`], modules as byte sections. Deriving a rule (parsing CFI,
-//! rare) is apart from executing it (every frame): rules are small `Copy` values, cached per address.
+//! Pure: memory enters through [`crate::base::memory::ReadMemory`], modules as byte sections. Deriving a rule (parsing
+//! CFI, rare) is apart from executing it (every frame): rules are small `Copy` values, cached per address.
 
 pub mod cfi;
+pub mod cpython;
 mod ends;
 mod epilogue;
 mod handlers;
@@ -16,9 +17,9 @@ pub mod window;
 
 pub use handlers::landing_pads;
 
-use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::arch::Regs;
-use crate::memory::ReadMemory;
+use crate::base::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
+use crate::base::memory::ReadMemory;
 use cfi::ModuleCfi;
 use gimli::UnwindContext;
 use rule::{Rows, Rule};

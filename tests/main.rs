@@ -97,6 +97,7 @@ mod suite {
     mod retries;
     mod sampling;
     mod saved;
+    mod schemas;
     mod series;
     mod signals;
     mod snapshot;

@@ -36,7 +36,7 @@ export function showAbout(element, data) {
     ? [`Sampled, one byte in ${bytesText(sampling.interval)} on average: all amounts are estimates. The standard error of the allocated bytes is ${bytesText(sampling.standard_error)} (${percentText(sampling.standard_error, totals.bytes_allocated)}).`]
     : isExact(data) ? ['Every allocation and free was recorded: the amounts are exact.']
       : report.anomalies.lost > 0 ? ['Not sampled, but some events were missed: see below.'] : ['This file does not say how it was recorded.'];
-  if (words.attached) exactness.push('heaptrace attached to the process: blocks from before are not told by their stacks.');
+  if (words.attached) exactness.push('heaptrace attached to the process: the stacks of blocks from before are not known.');
   const doubts = words.anomalies.map(({ count, label, meaning }) => make('tr', {}, make('td', { class: 'number' }, countText(count)), make('th', { scope: 'row' }, label), make('td', {}, meaning)));
   const noDoubts = [make('p', {}, 'Nothing: no event was missed, no stack was cut off.')];
   const facts = [

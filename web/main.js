@@ -119,7 +119,7 @@ class Page {
   aboutLine() {
     const doubtful = doubts(this.data);
     return make('a', { class: 'word quiet', href: '#view=about', onclick: event => event.preventDefault() || this.update({ view: 'about' }) },
-      make('strong', {}, doubtful.length > 0 ? 'To be known' : isExact(this.data) ? 'Exact' : 'About'), make('span', {}, doubtful.length > 0 ? doubtful.join('; ') : isExact(this.data) ? 'every allocation was recorded, nothing was missed' : 'how the figures came to be'));
+      make('strong', {}, doubtful.length > 0 ? 'Caveats' : isExact(this.data) ? 'Exact' : 'About'), make('span', {}, doubtful.length > 0 ? doubtful.join('; ') : isExact(this.data) ? 'every allocation was recorded, nothing was missed' : 'how the figures came to be'));
   }
 
   tools() {

@@ -2,7 +2,7 @@
 
 use super::text::is_allocators_own;
 use super::{AllocatorTable, Family, Function, Kind, MapFunction};
-use crate::addr::{FunctionId, ModuleId, ObjAddr};
+use crate::base::addr::{FunctionId, ModuleId, ObjAddr};
 
 /// A symbol that a module *defines* (not imports) and whose type is a function.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! What the user writes behind `--alloc-fn` and `--free-fn`.
 
 use super::{Arg, Kind, Success};
-use crate::addr::ObjAddr;
+use crate::base::addr::ObjAddr;
 
 /// Where a declared function is.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 use super::select::{AllocatorSymbol, EntryPoint, Providers};
 use super::*;
-use crate::addr::ModuleId;
+use crate::base::addr::ModuleId;
 use std::collections::{HashMap, HashSet};
 
 fn kind(table: &AllocatorTable, symbol: &str) -> Kind {

@@ -6,7 +6,7 @@
 
 use super::Arg;
 use super::select::{AllocatorSymbol, ModuleSymbols};
-use crate::addr::{Addr, ObjAddr};
+use crate::base::addr::{Addr, ObjAddr};
 
 /// Reads memory of the process from an address on, and returns how many bytes could be read.
 pub type Read<'a> = dyn FnMut(Addr, &mut [u8]) -> usize + 'a;

@@ -1,6 +1,6 @@
 //! What a function returns, where its code tells that without being run.
 
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 /// The result of a function that does nothing but return it.

@@ -12,8 +12,8 @@
 pub(super) mod decode;
 
 use super::{Regs, reg};
-use crate::addr::Addr;
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 
 /// Carry flag.
 pub const CF: u64 = 1;

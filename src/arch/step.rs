@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::emulate::Emulated;
 use super::emulate::decode::emulated;
 use super::{INT3, Regs, reg};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 
 pub use pad::{Pad, build_pad};
 

@@ -3,7 +3,7 @@
 use super::occasions::OccasionArguments;
 use super::series::SeriesArguments;
 use super::trace::TraceArguments;
-use super::{Engine, Unwinder, When, values};
+use super::{Engine, Unwinder, When, formats, values};
 use crate::export::{Format, PprofColumns, Value};
 use crate::tracer::control::UserSignal;
 use clap::Args;
@@ -49,12 +49,12 @@ pub(super) struct RunArguments {
 /// What `run` and `check` share besides.
 #[derive(Args, Debug)]
 pub(super) struct PerturbArguments {
-    /// Tell how much of its blocks the program never writes
+    /// Report how much of its blocks the program never writes
     ///
     /// The program runs with the fill of glibc's malloc (GLIBC_TUNABLES: glibc.malloc.perturb, and
     /// glibc.malloc.tcache_count=0, as blocks of the threads' caches are not filled), and so do its children. What
     /// still holds it at the end of a block when that is given back, or at the end of the program, was never written.
-    /// Of calloc's blocks, and where another allocator is used, nothing can be told. Each byte of a block is touched
+    /// Nothing is known of calloc's blocks, nor of those of another allocator. Each byte of a block is touched
     /// so: the program takes more memory and more time, and is seen by `--engine trap`.
     #[arg(long, conflicts_with_all = ["sample_interval", "max_overhead"], help_heading = "Tracing")]
     pub(super) perturb: bool,
@@ -67,7 +67,7 @@ pub(super) struct PerturbArguments {
 /// and not freed yet.
 ///
 /// Attaching needs the rights of a debugger: your own process and kernel.yama.ptrace_scope 0, or root. `heaptrace
-/// doctor` tells what is missing.
+/// doctor` says what is missing.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace attach [OPTIONS] PID\n       heaptrace attach [OPTIONS] --by-name NAME",
@@ -107,7 +107,7 @@ pub(super) struct AttachArguments {
     #[arg(long, help_heading = "Tracing")]
     pub(super) again: bool,
 
-    /// Before letting go, tell which of the blocks allocated meanwhile can't be reached any more
+    /// Before letting go, report which of the blocks allocated meanwhile can't be reached any more
     ///
     /// The process stands still for a moment for this.
     #[arg(long, help_heading = "Tracing")]
@@ -115,10 +115,10 @@ pub(super) struct AttachArguments {
 
     /// Look for the blocks that are there already, in the allocator's own structures (glibc, musl, mimalloc, jemalloc)
     ///
-    /// They are told as `[before attach]`, by size: live totals are whole, and their frees are seen as such. The
-    /// process stands still to be copied, for some hundredths of a second, and runs on while the copy is read. Where it
-    /// can't be copied it stands while it is read itself, about a second for a GiB of small blocks, and the summary
-    /// says so.
+    /// The report lists them as `[before attach]`, by size: live totals are whole, and their frees are seen as such.
+    /// The process stands still to be copied, for some hundredths of a second, and runs on while the copy is read.
+    /// Where it can't be copied it stands while it is read itself, about a second for a GiB of small blocks, and the
+    /// summary says so.
     #[arg(long, help_heading = "Tracing")]
     pub(super) existing: bool,
 
@@ -131,7 +131,7 @@ pub(super) struct AttachArguments {
 /// Checks the kernel's settings, really traces a child for a moment, measures what a stop costs here, and looks for
 /// debug files. The exit status is 0 if programs can be profiled here, else 1.
 ///
-/// With PID, also which engine would see that process, and why, as far as that can be told from outside; and whether
+/// With PID, also which engine would see that process, and why, as far as that can be seen from outside; and whether
 /// a heaptrace that was killed, together with its guardian, has left breakpoints in it. Nothing is
 /// changed there: `heaptrace attach` takes them out before it begins.
 #[derive(Args, Debug)]
@@ -148,27 +148,18 @@ pub(super) struct DoctorArguments {
 #[derive(Args, Debug)]
 pub(super) struct ProfileArguments {
     /// File to write; repeatable
-    ///
-    /// The end of the name says the format: .pb.gz or .pb (pprof), .svg (flame graph), .html (report for a browser),
-    /// .folded (folded stacks), .json or .json.gz (report), .txt (text), .pftrace (Perfetto), .heaptrack.zst
-    /// (heaptrack), .dhat.json (Valgrind's dh_view), .firefox.json or .firefox.json.gz (Firefox Profiler), .otlp.pb
-    /// (OpenTelemetry profiles, alpha: readers of other versions may refuse it); and for `check` only: .md (Markdown),
-    /// .junit.xml, .sarif. In names, %p stands for the process id, %n for the program's name, %i for the number in a
-    /// series. A file appears whole or not at all. Without -o: heaptrace.%n.%p.pb.gz.
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE", help_heading = "Output", long_help = formats::output_of_a_run())]
     pub(super) output: Vec<PathBuf>,
 
-    /// Format of all files, whatever their names say: pb.gz, pb, svg, html, folded, json, json.gz, txt, pftrace,
-    /// heaptrack.zst, otlp.pb (alpha), dhat.json, firefox.json, firefox.json.gz, md, junit.xml, sarif
-    #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
+    #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output", help = formats::names_of_a_run())]
     pub(super) format: Option<Format>,
 
     /// Shell command to run for each finished file, whose path is in $HEAPTRACE_FILE
     ///
     /// It runs when the file is written, of a series (--profile-every) while the program runs on; $HEAPTRACE_FROM and
     /// $HEAPTRACE_UNTIL say what time the file is of, in seconds since 1970. Its output goes to stderr. If it fails
-    /// heaptrace says so, and exits with 125 if the program gave 0. When the tracing is over it is waited for up to 30
-    /// seconds; Ctrl-C ends it.
+    /// heaptrace says so, and exits with 125 if the program gave 0. When the tracing is over, heaptrace waits for it up
+    /// to 30 seconds; Ctrl-C ends it.
     #[arg(long, value_name = "CMD", help_heading = "Output")]
     pub(super) on_profile: Option<OsString>,
 
@@ -182,7 +173,7 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
     pub(super) pprof_columns: PprofColumns,
 
-    /// Read no source files: no text of theirs is in .html files, no type is told that only they tell
+    /// Read no source files: .html files have no text of theirs, and types that only they name stay unknown
     ///
     /// Those whose names look like secrets are never read.
     #[arg(long, help_heading = "Output")]
@@ -232,7 +223,7 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::duration, help_heading = "Tracing")]
     pub(super) duration: Option<Duration>,
 
-    /// Collect nothing until told to, by --toggle-signal or `heaptrace ctl PID resume`
+    /// Collect nothing until --toggle-signal or `heaptrace ctl PID resume` says so
     ///
     /// Until then the program runs at full speed.
     #[arg(long, help_heading = "Tracing")]
@@ -256,7 +247,7 @@ pub(super) struct ProfileArguments {
     ///
     /// `trap` puts a breakpoint at each entry and return of the allocator's functions: the thread stops at each. `jump`
     /// lets code of heaptrace's run in the program, which records the call and its stack without a stop, at a fraction
-    /// of the price; it adds 154 MiB of address space to the program, of which only what is used takes memory. Programs
+    /// of the price; it adds 154 MiB of address space to the program; only what is used takes memory. Programs
     /// in which that can't be done are seen by `trap`, and the summary says why. `auto` begins with `trap`, and goes
     /// over to `jump` when stops have taken a fifth of the program's time, over 2 ms of it: most short programs never
     /// get there.
@@ -269,11 +260,11 @@ pub(super) struct ProfileArguments {
     /// right on average; the summary says how far they can be off. The number of allocations and their bytes are
     /// counted besides, and exact. In busy programs, a call that is not picked takes some nanoseconds (see --engine);
     /// with `--engine trap` the program stops at every call all the same, and only the walks of the stacks are saved.
-    /// Leaks and errors can't be told from a sample.
+    /// A sample can't show leaks and errors.
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::size, help_heading = "Tracing")]
     pub(super) sample_interval: u64,
 
-    /// Record as large a sample as takes PERCENT of the program's CPU time at most (3%)
+    /// Sample so that recording takes at most PERCENT of the program's CPU time (3%)
     ///
     /// The interval begins with --sample-interval, or 4 KiB, and is doubled or halved by what recording takes. Each
     /// block counts as often as it stands for, so that the figures are right on average however the interval changes.
@@ -308,9 +299,9 @@ pub(super) struct ProfileArguments {
     /// Record what the program maps by itself, too: mmap without a file, munmap, mremap, brk and sbrk
     ///
     /// As allocations of their own, in whole pages, whether touched or not; their functions and the pprof label
-    /// `family` tell them from blocks. What an allocator maps for its blocks does not count, and neither do files.
-    /// System calls that a program makes without the C library's functions are not seen. Stacks of threads are among
-    /// them, as the C library maps those. They are no candidates for leaks.
+    /// `family` distinguish them from blocks. What an allocator maps for its blocks does not count, and neither do
+    /// files. System calls that a program makes without the C library's functions are not seen. Stacks of threads are
+    /// among them, as the C library maps those. They are no candidates for leaks.
     #[arg(long, help_heading = "Tracing")]
     pub(super) mmap: bool,
 
@@ -319,7 +310,7 @@ pub(super) struct ProfileArguments {
     /// For CPython 3.8 to 3.13: read from outside at each call of the allocator, and only where the interpreter's own
     /// structures prove which functions run; elsewhere the native frame stays. Such a program is seen by `--engine
     /// trap`, which stops it at each call. Python's own allocator takes small objects from arenas, which are mapped:
-    /// PYTHONMALLOC=malloc has each object told.
+    /// PYTHONMALLOC=malloc shows each object.
     #[arg(long, help_heading = "Tracing")]
     pub(super) python: bool,
 

@@ -3,7 +3,7 @@
 use super::core::{CoreArguments, CoreTarget};
 use super::values::PidOrFile;
 use super::{AttachTarget, Refusal, When, values};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use clap::Args;
 
 /// What `heaptrace leaks` looks at.
@@ -20,9 +20,9 @@ pub enum LeaksTarget {
 pub struct LeaksOptions {
     /// The process, or a core of it.
     pub target: LeaksTarget,
-    /// Tell only what has grown since the last scan.
+    /// Show only what has grown since the last scan.
     pub increased: bool,
-    /// Tell why the block at this address can still be reached.
+    /// Show why the block at this address can still be reached.
     pub explain: Option<Addr>,
     /// Answer with report.json.
     pub json: bool,
@@ -35,7 +35,7 @@ pub struct LeaksOptions {
 /// Classify the live blocks of a process
 ///
 /// Asks the `heaptrace run` or `heaptrace attach` that traces the process, of the same user. Where nobody traces it,
-/// looks from outside, in programs with the malloc of glibc, musl, mimalloc or jemalloc: then blocks are told by size,
+/// looks from outside, in programs with the malloc of glibc, musl, mimalloc or jemalloc: then it lists blocks by size,
 /// as nobody knows where they were allocated. The process stands still for a moment, once; the answer says how long.
 /// Blocks that can't be reached any more are leaks. In a process that was attached to, blocks from before the attach
 /// are unknown; their memory counts as reachable, so that no leak is invented.
@@ -66,11 +66,11 @@ pub(super) struct LeaksArguments {
     #[command(flatten)]
     core: CoreArguments,
 
-    /// Tell only what has grown since the last scan of this process: places of lost blocks, and of reachable ones
+    /// Show only what has grown since the last scan of this process: places of lost blocks, and of reachable ones
     #[arg(long, conflicts_with = "core")]
     increased: bool,
 
-    /// Tell why the block at this address can still be reached; hexadecimal, any address inside the block
+    /// Show why the block at this address can still be reached; hexadecimal, any address inside the block
     #[arg(long, value_name = "ADDR", value_parser = values::address)]
     explain: Option<Addr>,
 
@@ -119,7 +119,7 @@ pub(super) fn resolve_leaks(arguments: LeaksArguments) -> Result<LeaksOptions, R
 pub struct CtlOptions {
     /// The traced process.
     pub target: AttachTarget,
-    /// What its tracer is to do.
+    /// The order for its tracer.
     pub order: Order,
 }
 
@@ -150,7 +150,7 @@ Examples:
       Lets process 1234 go and writes what was recorded, as Ctrl-C in `heaptrace attach` does. With -f: the first
       process takes all others with it; another one goes alone, and they are traced on.
   heaptrace ctl 1234 mark warm
-      Sets a mark. `heaptrace snapshot 1234 --since warm` then tells what was allocated since and is still there. With -f it is
+      Sets a mark. `heaptrace snapshot 1234 --since warm` then shows what was allocated since and is still there. With -f it is
       set in all processes."
 )]
 pub(super) struct CtlArguments {

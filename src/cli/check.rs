@@ -2,9 +2,9 @@
 
 use super::args::{PerturbArguments, ProfileArguments, RunArguments};
 use super::{Refusal, RunOptions, resolve_run, values};
-use crate::check::growth::GrowthLimit;
-use crate::check::verdict::{Limits, Policy};
-use crate::leaks::InteriorPointers;
+use crate::heap::leaks::InteriorPointers;
+use crate::profile::check::growth::GrowthLimit;
+use crate::profile::check::verdict::{Limits, Policy};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -27,11 +27,11 @@ pub struct CheckOptions {
     pub baseline: Option<PathBuf>,
     /// End the program after this time; never zero.
     pub timeout: Option<Duration>,
-    /// Part of the name of a function whose reachable blocks are to be explained.
+    /// Part of the name of a function: explain its reachable blocks.
     pub explain: Option<String>,
     /// Whether to write annotations for GitHub Actions.
     pub github: bool,
-    /// Whether tests are told one by one.
+    /// Whether to report tests one by one.
     pub per_test: bool,
     /// By how much tests may grow since the baseline; empty: by any.
     pub growth: Vec<GrowthLimit>,
@@ -50,8 +50,9 @@ pub type LeakKinds = [bool; 4];
 /// unless -o asks for one.
 ///
 /// Errors are wrong frees: of what was freed before, was never allocated, or is allocated by another family of
-/// functions, with another size or another alignment. What the program does with the memory itself is not looked at:
-/// writes beyond a block's end, use after free and uninitialised memory are for AddressSanitizer or Memcheck to find.
+/// functions, with another size or another alignment. heaptrace does not look at what the program does with the memory
+/// itself: writes beyond a block's end, use after free and uninitialised memory are for AddressSanitizer or Memcheck to
+/// find.
 ///
 /// Exit status: the program's own if it failed (128+N for signal N); 23 for leaks, errors and exceeded budgets; 124 if
 /// its time was up; 125 if heaptrace could not judge, as allocations were not seen or memory could not be read, and for
@@ -72,7 +73,7 @@ Examples:
   heaptrace check --per-test --baseline main.json --fail-if-grown 10% ./app_test
       Fails, too, if a test's peak, allocations or what it keeps are over 10 % more than in main.json.
   heaptrace check --leak-kinds all --explain cache_insert ./app
-      Counts every live block as a leak, and tells what still points to those that cache_insert allocated."
+      Counts every live block as a leak, and shows what still points to those that cache_insert allocated."
 )]
 pub(super) struct CheckArguments {
     /// The program and its arguments. The first word that is no option ends heaptrace's own options
@@ -115,8 +116,8 @@ pub(super) struct CheckArguments {
     /// Count leaks of libraries that are known, too: what GL drivers, fontconfig, GLib and others allocate once and
     /// keep, and what an allocator has for itself
     ///
-    /// They are told as `known: N bytes` otherwise, and don't fail the check. A place that has lost more than 32 blocks
-    /// counts in any case.
+    /// Otherwise the report sums them up as `known: N bytes`, and they don't fail the check. A place that has lost more
+    /// than 32 blocks counts in any case.
     #[arg(long, help_heading = "Judgement")]
     no_known_leaks: bool,
 
@@ -160,16 +161,16 @@ pub(super) struct CheckArguments {
     #[arg(long, help_heading = "Judgement")]
     require_all: bool,
 
-    /// Tell why the blocks that this function allocated can still be reached
+    /// Show why the blocks that this function allocated can still be reached
     ///
     /// Prints a chain of pointers from a global variable, a stack or a register to such a block. Any part of the
     /// function's name will do.
     #[arg(long, value_name = "FUNCTION", help_heading = "Judgement")]
     explain: Option<String>,
 
-    /// Tell of each test of a test program what it leaked, kept, allocated and had at its peak
+    /// Report what each test of a test program leaked, kept, allocated and had at its peak
     ///
-    /// Tests are seen to begin and to end by functions of GoogleTest, Catch2, doctest or Rust's own framework. A block
+    /// heaptrace sees tests begin and end by functions of GoogleTest, Catch2, doctest or Rust's own framework. A block
     /// is that of the test in which it was allocated, and a test fails if some of its blocks are leaked at the end of
     /// the program.
     #[arg(long, help_heading = "Judgement", conflicts_with = "follow_forks")]

@@ -1,10 +1,10 @@
 //! `heaptrace convert`: what may be typed, and what it means.
 
 use super::args::ProfileArguments;
-use super::{ProfileOptions, Refusal, Verbosity, When, resolve_profile, values};
+use super::{ProfileOptions, Refusal, Verbosity, When, formats, resolve_profile, values};
 use crate::export::Value;
 use crate::export::{Format, PprofColumns};
-use crate::replay::{Moment, Part, ThreadChoice};
+use crate::saved::replay::{Moment, Part, ThreadChoice};
 use clap::{Args, Parser};
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ pub struct ConvertOptions {
 ///
 /// A trace that `--trace FILE.fxt` has written holds every allocation and free of a run. Without more options the
 /// profile is that of the run itself. Names come from the trace; what was traced with --no-symbolize gets them here, if
-/// the files of the program are there: only such are used as have the build ids that the trace tells.
+/// the files of the program are there: only those with the build ids in the trace are used.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace convert [OPTIONS] TRACE",
@@ -55,16 +55,10 @@ pub(super) struct ConvertArguments {
     trace: PathBuf,
 
     /// File to write; repeatable
-    ///
-    /// The end of the name says the format, as for `heaptrace run`; .heaptimeline has the live blocks one by one, with
-    /// the times of their allocations, for Chrome's developer tools (Memory, Load). %p stands for the process id, %n
-    /// for the program's name. `-` is standard output, and needs --format. Without -o: heaptrace.%n.%p.pb.gz.
-    #[arg(short, long, value_name = "FILE", help_heading = "Output")]
+    #[arg(short, long, value_name = "FILE", help_heading = "Output", long_help = formats::output_of_a_trace())]
     output: Vec<PathBuf>,
 
-    /// Format of all files, whatever their names say: pb.gz, pb, svg, html, folded, json, json.gz, txt, pftrace,
-    /// heaptrack.zst, otlp.pb (alpha), dhat.json, firefox.json, firefox.json.gz, heaptimeline
-    #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output")]
+    #[arg(long, value_name = "FORMAT", value_parser = values::format, help_heading = "Output", help = formats::names_of_a_trace())]
     format: Option<Format>,
 
     /// Columns of pprof files

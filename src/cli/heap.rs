@@ -62,7 +62,7 @@ pub struct HeapOptions {
     pub trim: bool,
     /// Answer with JSON.
     pub json: bool,
-    /// The variable or the block whose tree is told.
+    /// The variable or the block whose tree to show.
     pub of: Option<String>,
     /// Whether to leave out what equal texts begin with.
     pub no_text: bool,
@@ -74,7 +74,7 @@ pub struct HeapOptions {
     pub color: When,
 }
 
-/// Show what the memory of a process is used for that was never traced
+/// Show what fills the memory of a process that nobody has traced
 ///
 /// Walks the allocator's own structures (glibc's malloc, musl's, mimalloc's, jemalloc's) and the kernel's tables of
 /// pages: live blocks, what was freed and still takes memory, what malloc_trim(0) would give back, the program's own
@@ -97,7 +97,7 @@ Examples:
   heaptrace heap 1234 -o before.heapsnapshot
       A file for Chrome: developer tools, Memory, Load.
   heaptrace heap 1234 --save a.heap
-      All that was found, to be looked at later and elsewhere: `heaptrace heap a.heap`, `heaptrace diff a.heap b.heap`.
+      All that was found, to look at later and elsewhere: `heaptrace heap a.heap`, `heaptrace diff a.heap b.heap`.
   heaptrace heap --core core.1234 ./app
       The same of a core file, which the kernel or gdb's gcore has written of ./app."
 )]
@@ -113,11 +113,11 @@ pub(super) struct HeapArguments {
     #[command(flatten)]
     core: CoreArguments,
 
-    /// Let the process run on meanwhile: what it changes then may be told wrongly
+    /// Let the process run on meanwhile: what it changes then may be reported wrongly
     #[arg(long, conflicts_with = "core")]
     no_stop: bool,
 
-    /// Have the process call malloc_trim(0), and tell what that gave back
+    /// Have the process call malloc_trim(0), and report what that gave back
     ///
     /// One of its threads that sleeps makes the call, while no thread holds a lock of malloc. Where there is no such
     /// moment, heaptrace says so and calls nothing: try again then.
@@ -174,7 +174,7 @@ pub(super) fn resolve(arguments: HeapArguments) -> Result<HeapOptions, Refusal> 
         }
         (Some(PidOrFile::File(path)), _) if arguments.no_stop || arguments.trim => {
             let text =
-                format!("{}: --no-stop and --trim are for processes; a process is told by its id\n", path.display());
+                format!("{}: --no-stop and --trim are for processes; name a process by its id\n", path.display());
             return Err(Refusal::Usage(text));
         }
         (Some(PidOrFile::File(path)), _) => HeapTarget::File(path),

@@ -2,9 +2,9 @@
 
 use super::snapshot::DEFAULT_SNAPSHOT;
 use super::values;
+use crate::base::triggers::Condition;
 use crate::event::{Generation, MarkName};
 use crate::tracer::control::UserSignal;
-use crate::triggers::Condition;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub struct Occasions {
     pub keep: Option<usize>,
     /// The signal to heaptrace that sets a mark.
     pub mark_on_signal: Option<UserSignal>,
-    /// Of which blocks what is written at the end is to be.
+    /// The blocks that the files at the end hold.
     pub generation: Generation,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct OccasionArguments {
 
     /// Set a mark each time heaptrace (not the program) gets this signal: USR1 or USR2
     ///
-    /// They are called signal-1, signal-2 and so on. `heaptrace snapshot --since signal-1` tells what was allocated
+    /// They are called signal-1, signal-2 and so on. `heaptrace snapshot --since signal-1` shows what was allocated
     /// since. `heaptrace ctl PID mark NAME` does the same with names.
     #[arg(long, value_name = "SIGNAL", value_parser = values::user_signal(), help_heading = "Snapshots")]
     mark_on_signal: Option<UserSignal>,

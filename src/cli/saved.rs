@@ -1,9 +1,9 @@
 //! The commands for what was saved: report, merge, diff.
 
 use super::{Refusal, When, values};
-use crate::check::growth::GrowthLimit;
 use crate::export::report::{By, Query};
 use crate::export::{Format, PprofColumns, Value};
+use crate::profile::check::growth::GrowthLimit;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -76,8 +76,7 @@ pub(super) struct ReportArguments {
 
     /// Show sums by function, file, module, thread or type
     ///
-    /// The types of the objects in the blocks are known where the functions that allocate, or the lines that do, tell
-    /// them.
+    /// The types of the objects in the blocks are known where the functions or the lines that allocate them say it.
     #[arg(long, value_name = "WHAT", group = "view", value_parser = values::by())]
     by: Option<By>,
 
@@ -252,10 +251,10 @@ impl Eq for DiffOptions {}
 
 /// Make one profile of many: the parts of a series, the processes of a fleet
 ///
-/// Parts of one session: what was allocated and freed adds up, what is live is told by the newest part, the peak by the
-/// part with the largest. Different sessions: everything adds up; the peak is then an upper bound, as the single ones
-/// need not have been at one moment. The order of the files makes no difference, and merged files can be merged again.
-/// Memory grows with the number of different stacks, not with that of files.
+/// Parts of one session: what was allocated and freed adds up; what is live comes from the newest part, the peak from
+/// the part with the largest. Different sessions: everything adds up; the peak is then an upper bound, as the single
+/// ones need not have been at one moment. The order of the files makes no difference, and merged files can be merged
+/// again. Memory grows with the number of different stacks, not with that of files.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace merge [OPTIONS] -o OUTPUT FILE...",
@@ -264,7 +263,7 @@ Examples:
   heaptrace merge -o all.pb.gz app.*.pb.gz
       All parts of a series, or the profiles of many processes.
   heaptrace merge --skip-unreadable -o fleet.pb.gz -o fleet.svg hosts/*/*.pb.gz
-      Files that are torn are told and left out; without the option nothing is written then.
+      Names torn files and leaves them out; without the option, one torn file stops the merge.
   heaptrace merge --final sampler.9.pb -o all.pb.gz sampler.*.pb
       Of Fuchsia's memory_sampler, whose files don't say which is the last.
   heaptrace merge --scale=1MiB --final sampler.9.pb -o all.pb.gz sampler.*.pb app.pb.gz
@@ -289,7 +288,7 @@ pub(super) struct MergeArguments {
     #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, value_parser = values::size)]
     scale: Option<Option<u64>>,
 
-    /// Tell which files can't be read, and leave them out; without this, nothing is written
+    /// Name the files that can't be read, and leave them out; without this, nothing is written
     #[arg(long)]
     skip_unreadable: bool,
 

@@ -27,7 +27,7 @@ pub struct SnapshotOptions {
     pub contents: Option<PathBuf>,
     /// How much that may be, in bytes.
     pub contents_limit: u64,
-    /// Whether to tell errors only.
+    /// Whether to print errors only.
     pub quiet: bool,
 }
 

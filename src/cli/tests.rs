@@ -130,7 +130,7 @@ fn attach_takes_exactly_one_target() {
 #[test]
 fn wrong_values_are_refused_with_the_right_ones() {
     assert!(usage("run --format dhat.json.gz ./app").contains("does not exist yet"));
-    assert!(usage("run --format doc ./app").contains("there are .pb.gz .pb .folded"));
+    assert!(usage("run --format doc ./app").contains("there are .pb.gz .pb .svg"));
     assert!(usage("run --engine warp ./app").contains("`auto`, `trap` and `jump`"));
     assert!(usage("run --pprof-columns few ./app").contains("all, sampler, go"));
     assert!(usage("run --color maybe ./app").contains("auto, always, never"));

@@ -3,9 +3,9 @@
 use super::{
     AttachTarget, Engine, MIN_INTERVAL, Occasions, ProfileOptions, Refusal, Unwinder, Verbosity, When, values,
 };
-use crate::ctl::Order;
+use crate::base::glob::Selection;
 use crate::export::PprofColumns;
-use crate::glob::Selection;
+use crate::top::ctl::Order;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -57,7 +57,7 @@ Examples:
   heaptrace top --by-name redis-server --sort grown
       What grows comes first.
   heaptrace top 1234 --max-overhead 3%
-      Attaches, and records as large a sample as takes 3 % of the program's CPU time.
+      Attaches, and samples so that recording takes at most 3 % of the program's CPU time.
   heaptrace top 1234 --batch -n 2 --every 10s
       Prints what is there now, and ten seconds later what has grown meanwhile."
 )]
@@ -103,7 +103,7 @@ pub(super) struct TopArguments {
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::size, help_heading = "Tracing")]
     sample_interval: u64,
 
-    /// If nobody traces it yet: record as large a sample as takes PERCENT of the program's CPU time at most (3%)
+    /// If nobody traces it yet: sample so that recording takes at most PERCENT of the program's CPU time (3%)
     #[arg(long, value_name = "PERCENT", value_parser = values::permille, help_heading = "Tracing")]
     max_overhead: Option<u32>,
 

@@ -12,7 +12,7 @@ pub struct TraceOptions {
     pub path: PathBuf,
     /// What becomes of it when it grows.
     pub mode: TraceMode,
-    /// The limit in bytes, if one was told.
+    /// The limit in bytes, if one was given.
     pub size: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct TraceArguments {
     )]
     pub(super) trace_mode: TraceMode,
 
-    /// The limit of a oneshot or circular trace: 64MiB unless told
+    /// The limit of a oneshot or circular trace (64MiB)
     ///
     /// Names, and what is known of the processes at their ends, are written last and come on top.
     #[arg(long, value_name = "SIZE", value_parser = values::size, requires = "trace", help_heading = "Event trace")]

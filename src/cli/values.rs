@@ -1,15 +1,15 @@
 //! Values of options: text to what it means.
 
 use super::{Engine, LeakKinds, Unwinder, When};
-use crate::addr::Addr;
-use crate::check::growth::GrowthLimit;
-use crate::ctl::Order;
+use crate::base::addr::Addr;
 use crate::event::MarkName;
 use crate::export::report::By;
 use crate::export::{Format, PprofColumns, Value};
-use crate::leaks::InteriorPointers;
+use crate::heap::leaks::InteriorPointers;
+use crate::profile::check::growth::GrowthLimit;
 use crate::profile::leaks::LeakClass;
-use crate::replay::Moment;
+use crate::saved::replay::Moment;
+use crate::top::ctl::Order;
 use crate::trace::TraceMode;
 use crate::tracer::control::UserSignal;
 use clap::builder::{PossibleValuesParser, TypedValueParser};

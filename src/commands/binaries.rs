@@ -7,8 +7,8 @@
 //! looks there, too, but refuses what it finds, as it can't read build ids (cmd/pprof/pprof.go).
 
 use super::owners;
-use crate::elf::Elf;
 use crate::export::output::{OutputError, write_file};
+use crate::image::elf::Elf;
 use crate::session::ModuleRecord;
 use crate::symbols::Bytes;
 use std::collections::BTreeSet;

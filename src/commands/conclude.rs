@@ -7,9 +7,9 @@ use super::hook::{self, HookError, Passers, Span};
 use super::series::Series;
 use super::tracefile::TraceFile;
 use super::{owners, tell, use_color};
-use crate::check::CheckRules;
 use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::escape::printable;
+use crate::export::format::Extra;
 use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LeakScope, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope};
@@ -17,6 +17,7 @@ use crate::export::summary::{SummaryOptions, summary};
 use crate::export::{ExportOptions, Format, Source};
 use crate::naming::{self, EarlyNames, FIRST, KnownNames, Patience, Wanted};
 use crate::profile::Profile;
+use crate::profile::check::CheckRules;
 use crate::session::{ModuleRecord, Recording, Settings, Traced};
 use crate::symbols::DebugServers;
 use crate::trace::metadata::Names;
@@ -130,9 +131,9 @@ impl Destinations {
         Ok(Self { outputs: self.outputs.filled_from(source)?, ..self })
     }
 
-    /// Whether some output has this format.
-    pub fn have(&self, format: Format) -> bool {
-        self.outputs.formats().any(|other| other == format)
+    /// Whether the format of some output is so.
+    pub fn have(&self, is_so: impl Fn(Format) -> bool) -> bool {
+        self.outputs.formats().any(is_so)
     }
 }
 
@@ -370,8 +371,7 @@ impl Work<'_> {
     /// Whether something that is written shows which packages would bring missing names.
     fn shows_packages(&self) -> bool {
         let is_told = self.judging.is_some() || self.options.verbosity != Verbosity::Quiet;
-        let is_text = |format| matches!(format, Format::Txt | Format::Html);
-        is_told || self.known.keeps_names() || self.outputs.formats().any(is_text)
+        is_told || self.known.keeps_names() || self.outputs.formats().any(|format| format.shows(Extra::Packages))
     }
 
     /// Gives a recording its names, and if it is a check's, its verdict.

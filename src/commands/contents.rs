@@ -4,11 +4,11 @@
 //! A block that is freed meanwhile, or given to somebody else, is marked: its bytes are not what they were at the
 //! snapshot's moment. What a thread writes to a block while it is read can't be noticed.
 
-use crate::addr::{Addr, StackId};
-use crate::ctl;
-use crate::figures::{grouped, plural};
+use crate::base::addr::{Addr, StackId};
+use crate::base::figures::{grouped, plural};
 use crate::heapmodel::{HeapView, LiveBlock};
 use crate::profile::Profile;
+use crate::top::ctl;
 use crate::tracer::control;
 use crate::tracer::memory::TargetMemory;
 use crate::unwinder::StackTable;

@@ -3,12 +3,13 @@
 
 use super::conclude::{Destinations, RunOutcome, conclude_trace};
 use super::tell;
+use crate::base::figures::plural;
 use crate::cli::{ConvertOptions, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, whole_trace};
 use crate::event::EventKind;
+use crate::export::format::Extra;
 use crate::export::{ExportOptions, Format, Source, write};
-use crate::figures::plural;
 use crate::profile::Profile;
-use crate::replay::{Ending, Outcome, Replay, Wanted};
+use crate::saved::replay::{Ending, Outcome, Replay, Wanted};
 use crate::trace::reader::{Item, Reader};
 use crate::tracer::limits;
 use anyhow::{Context, bail};
@@ -95,12 +96,13 @@ pub fn begins_as_trace(mut file: impl Read) -> io::Result<bool> {
 }
 
 fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Result<RunOutcome> {
+    let writes = |of: fn(Format) -> bool| destinations.have(of) || options.stdout.is_some_and(of);
     let wanted = Wanted {
         part: options.part,
         thread: options.thread.clone(),
         profile_each: destinations.take_processes(),
-        blocks: destinations.have(Format::HeapTimeline) || options.stdout == Some(Format::HeapTimeline),
-        heaps: destinations.have(Format::Html) || options.stdout == Some(Format::Html),
+        blocks: writes(Format::needs_blocks),
+        heaps: writes(|format| format.shows(Extra::Heaps)),
     };
     let Outcome { mut traced, names } =
         read(options, &wanted).with_context(|| format!("can't convert {}", options.trace.display()))?;

@@ -1,7 +1,7 @@
 //! Debuggers that a program starts on itself when it crashes: they can't attach while heaptrace traces it, and what
 //! they would have told is missing.
 
-use crate::progress::Progress;
+use crate::base::progress::Progress;
 use crate::tracer::procfs;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ impl Debuggers {
         self.found.map(|debugger| {
             format!(
                 "the program started {debugger} on itself after a fault: it could not attach, as heaptrace traces the program and there can be \
-                 only one tracer. What it would have told is missing; run the program without heaptrace for that"
+                 only one tracer. What it would have reported is missing; run the program without heaptrace for that"
             )
         })
     }

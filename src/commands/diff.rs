@@ -3,7 +3,6 @@
 use super::conclude::terminal_width;
 use super::saved::load;
 use super::{heap, owners, print, tell, use_color};
-use crate::check::growth::GrowthLimit;
 use crate::cli::DiffOptions;
 use crate::export::diff::{self, Comparison, FORMATS};
 use crate::export::escape::lines;
@@ -12,7 +11,8 @@ use crate::export::output::write_file;
 use crate::export::report::require;
 use crate::export::text::Paint;
 use crate::export::{Format, FormatError};
-use crate::heapfile::diff::compare;
+use crate::heap::file::diff::compare;
+use crate::profile::check::growth::GrowthLimit;
 use crate::profile::diff::Diff;
 use anyhow::{Context, bail};
 use std::io::{self, Write};

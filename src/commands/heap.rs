@@ -3,24 +3,24 @@
 use super::attach::{find, refused};
 use super::saved::memory_limits;
 use super::{owners, print, tell, use_color};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::cli::{AttachTarget, CoreTarget, HeapFormat, HeapOptions, HeapTarget};
-use crate::corefile::begins_as_core;
 use crate::export::escape::lines;
 use crate::export::heap::{HeapReport, json, markdown_report, pprof, snapshot, text, tree};
 use crate::export::output::write_file;
 use crate::export::text::Paint;
-use crate::heapfile::{self, Identity, OfCore, SavedHeap};
-use crate::heapgraph::Held;
+use crate::heap::file::{self, Identity, OfCore, SavedHeap};
+use crate::heap::graph::Held;
+use crate::image::corefile::begins_as_core;
 use crate::inspect::core::{Core, CoreFiles};
 use crate::inspect::{self, Inspection, Meanwhile};
-use crate::tracer::{ids, procfs};
+use crate::tracer::procfs;
 use anyhow::{Context, bail};
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 /// Looks, and prints what is there. The exit status is 0 whatever that is.
 ///
@@ -79,14 +79,7 @@ fn look(target: &AttachTarget, options: &HeapOptions) -> anyhow::Result<SavedHea
         HeapOptions { trim: true, .. } => Meanwhile::Trim,
         _ => Meanwhile::StandStill,
     };
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let identity = Identity {
-        pid,
-        started: procfs::start_time(pid),
-        boot: procfs::boot_id(),
-        taken_ns: u64::try_from(since.as_nanos()).unwrap_or(0),
-        another_user: ids::users(pid).iter().any(|&user| user != procfs::effective_user()),
-    };
+    let identity = inspect::identity(pid);
     let mut seen = inspect::inspect(pid, meanwhile, options.types).map_err(|error| refused(error, pid))?;
     let trimmed =
         seen.trimmed.take().transpose().with_context(|| format!("malloc_trim(0) was not called in process {pid}"))?;
@@ -98,21 +91,7 @@ fn saved(seen: Inspection, trimmed: Option<u64>) -> SavedHeap {
     for warning in &seen.warnings {
         tell(warning);
     }
-    SavedHeap {
-        identity: Identity::default(),
-        core: None,
-        program: seen.program,
-        threads: seen.threads,
-        stood_ns: seen.stood.map(|stood| u64::try_from(stood.as_nanos()).unwrap_or(u64::MAX)),
-        copied: seen.copied,
-        in_motion: seen.in_motion,
-        trimmed,
-        resident: seen.resident,
-        census: seen.census,
-        trim: seen.trim,
-        heap: seen.heap,
-        held: seen.held,
-    }
+    SavedHeap { trimmed, ..seen.into() }
 }
 
 /// Looks at a core.
@@ -156,7 +135,7 @@ fn is_core(path: &Path) -> bool {
 pub(super) fn is_saved(path: &Path) -> bool {
     // opening a pipe would wait for who writes to it
     std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
-        && File::open(path).and_then(heapfile::begins).is_ok_and(|begins| begins)
+        && File::open(path).and_then(file::begins).is_ok_and(|begins| begins)
 }
 
 /// Reads what `--save` has written; so many files share the memory that is free.
@@ -166,8 +145,8 @@ pub(super) fn is_saved(path: &Path) -> bool {
 pub(super) fn load(path: &Path, shares: u64) -> anyhow::Result<SavedHeap> {
     let name = path.display();
     let file = File::open(path)
-        .with_context(|| format!("{name}: can't be read; a process is told by its id, or by --by-name NAME"))?;
-    heapfile::read(BufReader::new(file), memory_limits(shares).memory).with_context(|| name.to_string())
+        .with_context(|| format!("{name}: can't be read; name a process by its id, or by --by-name NAME"))?;
+    file::read(BufReader::new(file), memory_limits(shares).memory).with_context(|| name.to_string())
 }
 
 fn write(path: &Path, format: HeapFormat, heap: &SavedHeap) -> anyhow::Result<()> {
@@ -179,7 +158,7 @@ fn write(path: &Path, format: HeapFormat, heap: &SavedHeap) -> anyhow::Result<()
     write_file(path, owners(), heap.identity.another_user, |out| match format {
         HeapFormat::Snapshot => snapshot::write(held()?, out),
         HeapFormat::PprofGz => pprof::write(held()?, heap.identity.taken_ns, out),
-        HeapFormat::Heap => heapfile::write(heap, out),
+        HeapFormat::Heap => file::write(heap, out),
         HeapFormat::Json => out.write_all(json(&report).as_bytes()),
         HeapFormat::Markdown => out.write_all(markdown_report(&report).as_bytes()),
         HeapFormat::Text => out.write_all(lines(&text(&report, Paint { color: false }), false).as_bytes()),

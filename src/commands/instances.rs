@@ -32,7 +32,9 @@ impl Instances {
     pub fn of(name: &str) -> Self {
         let events = ExecEvents::subscribe();
         if events.is_none() {
-            tracing::info!("the kernel does not tell us of new processes: they are looked for every {POLL_INTERVAL:?}");
+            tracing::info!(
+                "the kernel does not report new processes: heaptrace looks for them every {POLL_INTERVAL:?}"
+            );
         }
         Self { name: name.to_owned(), events, taken: HashSet::new(), seen: HashMap::new(), next_sweep: Instant::now() }
     }

@@ -7,13 +7,13 @@
 use super::conclude::wanted;
 use super::saver::Snapshots;
 use super::service::mark_name;
-use crate::ctl::{Base, Grouping, MAX_FRAMES, MAX_SITES, TopAnswer, TopFrame, TopQuestion, TopSite};
+use crate::base::figures::Amount;
 use crate::export::frames::{Stacks, told_frames};
-use crate::figures::Amount;
 use crate::heapmodel::{HeapView, SiteKey, SiteStats};
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
 use crate::session::{LiveSnapshot, Wish};
+use crate::top::ctl::{Base, Grouping, MAX_FRAMES, MAX_SITES, TopAnswer, TopFrame, TopQuestion, TopSite};
 use crate::top::{Group, Labels, Moment, Row, Watch, by_stack};
 use rustc_hash::FxHashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

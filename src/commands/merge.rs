@@ -4,10 +4,10 @@ use super::saved::{Destinations, is_memory_left, load_within, memory_limits};
 use super::tell;
 use crate::cli::MergeOptions;
 use crate::export::ExportOptions;
-use crate::import::ImportError;
 use crate::profile::Profile;
 use crate::profile::saved::Writer;
 use crate::profile::series::{Head, Series, Share, plan, stands_alone};
+use crate::saved::import::ImportError;
 use anyhow::bail;
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -129,7 +129,7 @@ fn merge(options: &MergeOptions) -> anyhow::Result<Profile> {
     let open = plan.open.len();
     let merged = series.finish(plan.open).ok_or_else(|| anyhow::anyhow!("no file is left that could be merged"))?;
     if !options.quiet {
-        let parts = if open > 0 { format!("; of {open} of the sessions parts are missing") } else { String::new() };
+        let parts = if open > 0 { format!("; parts of {open} of the sessions are missing") } else { String::new() };
         tell(&format!("{} of {} files merged{parts}", heads.len(), options.files.len()));
     }
     Ok(merged)

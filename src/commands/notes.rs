@@ -1,13 +1,15 @@
 //! What is noted while a process is traced, for files of the end that show time (.pftrace).
 
-use crate::addr::StackId;
+use crate::base::addr::StackId;
+use crate::base::progress::Progress;
 use crate::cli::ProfileOptions;
 use crate::event::Generation;
 use crate::export::Format;
+use crate::export::format::Extra;
 use crate::profile::course::{HeapAt, HeapHistory};
-use crate::progress::Progress;
 use crate::session::{Recording, Traced};
 use crate::tracer::pressure;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// See the module's head. It is of the process that tracing began with.
@@ -21,12 +23,9 @@ pub struct Notes {
 impl Notes {
     /// If a file that `options` name shows time.
     pub fn wanted(options: &ProfileOptions) -> Option<Arc<Self>> {
-        let format = |path| options.format.or_else(|| Format::from_path(path).ok());
-        options
-            .outputs
-            .iter()
-            .any(|path| matches!(format(path), Some(Format::Perfetto | Format::Html)))
-            .then(Arc::default)
+        let format = |path: &PathBuf| options.format.or_else(|| Format::from_path(path).ok());
+        let shows_time = |format: Format| format.shows(Extra::Timeline);
+        options.outputs.iter().filter_map(format).any(shows_time).then(Arc::default)
     }
 
     /// Notes the heap of a recording that was made so far.

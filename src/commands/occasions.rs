@@ -4,13 +4,13 @@
 use super::hook::HookRunner;
 use super::notes::Notes;
 use super::saver::{Problems, Saver};
+use crate::base::progress::Progress;
+use crate::base::triggers::{Condition, Quantity, Reading, Watch};
 use crate::cli::{Occasions, ProfileOptions};
 use crate::event::MarkName;
-use crate::progress::Progress;
 use crate::session::{Requests, Wish};
 use crate::tracer::control::{self, Control, UserSignal};
 use crate::tracer::pressure;
-use crate::triggers::{Condition, Quantity, Reading, Watch};
 use anyhow::bail;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -70,7 +70,7 @@ impl Watcher {
         let looks_at = |quantity| wanted.when.iter().any(|condition: &Condition| condition.quantity() == quantity);
         if looks_at(Quantity::Psi) && pressure::memory_pressure(control::process_id()).is_none() {
             bail!(
-                "--snapshot-when psi: this kernel does not tell the memory pressure (no /proc/pressure/memory: it is built \
+                "--snapshot-when psi: this kernel does not report the memory pressure (no /proc/pressure/memory: it is built \
                  without CONFIG_PSI, or started without psi=1)"
             );
         }

@@ -1,9 +1,9 @@
 //! The progress line: one line on stderr, redrawn in place and gone at the end.
 
+use crate::base::progress::Reading;
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::export::cost::Waiting;
 use crate::export::text::{basename, grouped, human_bytes, plural, wrap};
-use crate::progress::Reading;
 use crate::tracer::terminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::VecDeque;

@@ -5,12 +5,12 @@ use super::earlynames::EarlyLook;
 use super::progress::{self, Notice, ProgressLine, Sharing};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
+use crate::base::progress::Progress;
 use crate::cli::{EXIT_OWN_FAILURE, Engine, RunOptions};
-use crate::elf::Elf;
 use crate::export::Source;
-use crate::fill;
+use crate::heapmodel::fill;
+use crate::image::elf::Elf;
 use crate::profile::Exit;
-use crate::progress::Progress;
 use crate::session::{SessionError, Settings, Target, Traced, TracingAborted, exit_of};
 use crate::symbols::Bytes;
 use crate::tracer::launch::{self, Program};
@@ -142,7 +142,7 @@ fn refused(error: anyhow::Error) -> anyhow::Error {
                 ),
                 None => {
                     "tracing is not permitted here, not even of an own child (a container's seccomp profile; Yama's \
-                         ptrace_scope 3): `heaptrace doctor` tells what to change"
+                         ptrace_scope 3): `heaptrace doctor` says what to change"
                         .to_owned()
                 }
             };

@@ -5,9 +5,9 @@ use super::contents::Contents;
 use super::live::Live;
 use super::saver::Snapshots;
 use super::tell;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
+use crate::base::progress::Progress;
 use crate::cli::{ProfileOptions, Verbosity};
-use crate::ctl::{self, Command, Look, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion, TopQuestion};
 use crate::event::MarkName;
 use crate::export::leaks::{LeakScope, LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
@@ -15,8 +15,10 @@ use crate::export::{self, ExportOptions, Format, PprofColumns};
 use crate::inspect;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::leaks::{LeakSite, SiteSums};
-use crate::progress::Progress;
 use crate::session::{Answer, HeapCapture, LiveSnapshot, Requests, Wish};
+use crate::top::ctl::{
+    self, Command, Look, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion, TopQuestion,
+};
 use crate::tracer::TracerError;
 use crate::tracer::control::Control;
 use crate::tracer::socket::{ControlSocket, Conversation, HangUp};

@@ -1,9 +1,9 @@
 //! From the options that `run` and `attach` share to how a session traces.
 
 use crate::allocators::AllocatorTable;
+use crate::base::glob::Selection;
 use crate::cli::{Engine, ProfileOptions, Unwinder};
 use crate::event::Generation;
-use crate::glob::Selection;
 use crate::session::{Promotion, Settings, new_session_id};
 use crate::symbols::Search;
 use anyhow::bail;

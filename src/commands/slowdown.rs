@@ -7,8 +7,8 @@
 //! the time that they ran, the greater part is often the kernel's work at stops: [`Cost::own_cpu_ns`] says what is the
 //! program's. Of the time that they were only ready, the greater part passed after stops, too.
 
+use crate::base::progress::Progress;
 use crate::profile::Cost;
-use crate::progress::Progress;
 use crate::session::Traced;
 use crate::tracer::{cputime, procfs};
 use std::collections::BTreeMap;

@@ -5,9 +5,9 @@
 
 use super::tell;
 use super::tracestore::{Finished, Message, Progress, SEGMENTS, Store};
+use crate::base::figures::{grouped, plural};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::export::output::{GrowingFile, Owners};
-use crate::figures::{grouped, plural};
 use crate::profile::ProcessInfo;
 use crate::session::{Promotion, Recording, Settings, Traced};
 use crate::trace::metadata::{Function, Names, Session};

@@ -1,8 +1,8 @@
 //! What is made of several processes: files of each, one profile of all, one verdict.
 
 use super::conclude::Work;
-use crate::check::verdict::of_all;
 use crate::export::output::{DirectOutputs, Outcome, Scope};
+use crate::profile::check::verdict::of_all;
 use crate::profile::merge::{Merger, Origin};
 use crate::profile::{ProcessRow, Profile, Seen};
 use crate::session::{Recording, Traced};

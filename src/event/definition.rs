@@ -1,6 +1,6 @@
 //! What events name by a number: told to the readers of a stream before the first event that does.
 
-use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId, TestId};
+use crate::base::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId, TestId};
 use crate::unwinder::StackNode;
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! A stream kept in memory, to be read again.
 
 use super::{Event, EventSink};
-use crate::addr::ProcessId;
+use crate::base::addr::ProcessId;
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -1,6 +1,6 @@
 //! What a program maps by itself, beside its allocator: mmap(2) without a file, munmap(2), mremap(2), brk(2).
 
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use std::ops::Range;
 
 /// A change of what is mapped without a file. All amounts are in bytes, and whole pages.

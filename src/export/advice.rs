@@ -4,7 +4,7 @@ use super::sections::{self, Layout, has_lifetimes};
 use super::telling::telling_frames;
 use super::text::{basename, duration, grouped, human_bytes, percent, plural, short_name};
 use super::view::{NamedFrame, TRUNCATED_STACK, UNKNOWN_STACK, View};
-use crate::advice::{Proof, SiteFigures, WholeFigures, advise};
+use crate::base::advice::{Proof, SiteFigures, WholeFigures, advise};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::{Amount, CrossThreadFreed, Growth, Sample};
 use rustc_hash::FxHashMap;
@@ -191,7 +191,7 @@ fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
     let remedy = |text: &str| if is_script { String::new() } else { text.to_owned() };
     match *proof {
         Proof::LargestAtPeak { blocks, bytes, peak_bytes } => format!(
-            "{site} has {} of the peak, {} in {}: less there, or freed before, is as much less at the peak",
+            "{site} has {} of the peak, {} in {}: what it allocates less, or frees earlier, lowers the peak",
             percent(bytes, peak_bytes),
             human_bytes(bytes),
             plural(blocks, "block"),
@@ -202,7 +202,7 @@ fn sentence(view: &View<'_>, stack: usize, proof: &Proof) -> String {
                 None => String::new(),
             };
             format!(
-                "{site} makes {} that it frees before the next, {} of all, {} a second{lived}{}",
+                "{site} makes {}, each freed before the next: {} of all, {} a second{lived}{}",
                 plural(temporary, "block"),
                 percent(temporary, all_allocations),
                 grouped(per_second),

@@ -32,7 +32,7 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
             let (long, slowness) =
                 if cost.is_at_least() { (waiting.at_least(), None) } else { (waiting.how_long(), waiting.slowness()) };
             let slowness = slowness.map(|slowness| format!(": {slowness} than without")).unwrap_or_default();
-            format!("{wall} wall time, of which the program waited for heaptrace for {long}{slowness}")
+            format!("{wall} wall time; the program waited for heaptrace for {long}{slowness}")
         }
         None => format!("{wall} wall time"),
     };
@@ -44,7 +44,7 @@ pub(crate) fn cost(out: &mut String, layout: Layout, view: &View<'_>) {
             "{events} in {stops}; heaptrace worked on a stop for {each} on average, {max} at most (engine {engine})"
         ),
         recorded => format!(
-            "{events}, of which {recorded} were recorded without a stop{each} (engine {engine}); {stops} took heaptrace \
+            "{events}; {recorded} were recorded without a stop{each} (engine {engine}); {stops} took heaptrace \
              {all} in all, {max} at most",
             recorded = grouped(recorded),
             each = match cost.recording_ns / recorded {

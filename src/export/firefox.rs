@@ -166,7 +166,7 @@ fn meta(profile: &Profile, threads: usize) -> Value {
     let mut entries = vec![entry("Engine", &profile.meta.engine), entry("Recorded", &interval)];
     let missing = profile.saved.as_ref().map(|saved| saved.holds.missing().join(", ")).unwrap_or_default();
     if !missing.is_empty() {
-        entries.push(entry("Not told by the file that this was made of", &missing));
+        entries.push(entry("Unknown to the file that this was made of", &missing));
     }
     json!({
         "product": printable(&process.program),

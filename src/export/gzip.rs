@@ -215,7 +215,7 @@ fn deflate(block: &[u8], is_last: bool) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::TempDir;
+    use crate::image::elf::testing::TempDir;
     use std::process::{Command, Stdio};
 
     /// Bytes that compress in part.

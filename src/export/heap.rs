@@ -10,14 +10,14 @@ pub mod snapshot;
 
 use super::escape::markdown_code;
 use super::text::{self, Paint};
-use crate::addr::Addr;
-use crate::heapfile::{OfCore, SavedHeap};
-use crate::heapgraph::Held;
-use crate::heapwalk::census::{Amount, Census, Use};
-use crate::heapwalk::summary::Summary;
-use crate::heapwalk::trim::Trim;
-use crate::heapwalk::verdict::{self, Verdict};
-use crate::heapwalk::{Allocator, Finding, State};
+use crate::base::addr::Addr;
+use crate::heap::file::{OfCore, SavedHeap};
+use crate::heap::graph::Held;
+use crate::heap::walk::census::{Amount, Census, Use};
+use crate::heap::walk::summary::Summary;
+use crate::heap::walk::trim::Trim;
+use crate::heap::walk::verdict::{self, Verdict};
+use crate::heap::walk::{Allocator, Finding, State};
 pub use held::tree;
 pub use json::json;
 pub use markdown::markdown_report;
@@ -326,7 +326,7 @@ fn given_back(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: 
         (left, "in pages that hold live blocks, too"),
     ] {
         if bytes > 0 {
-            let _ = writeln!(out, "  not by that     {} {why}", text::human_bytes(bytes));
+            let _ = writeln!(out, "  would stay      {} {why}", text::human_bytes(bytes));
         }
     }
     let returned = free.reserved.saturating_sub(free.resident + free.swapped);
@@ -338,7 +338,7 @@ fn given_back(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: 
 fn arenas(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: Paint) {
     let is_by_thread = walk.allocator.is_by_thread();
     let first = if is_by_thread { "A thread's heap" } else { "Arena" };
-    let end = if walk.allocator.has_tops_anywhere() { "in no block" } else { "thereof end" };
+    let end = if walk.allocator.has_tops_anywhere() { "in no block" } else { "of it at end" };
     let head =
         format!("  {first:<20} {:>8} {:>12} {:>12} {end:>12} {:>12}", "threads", "live", "freed", "address space");
     let _ = writeln!(out, "\n{}", paint.dim(&head));
@@ -434,12 +434,13 @@ fn findings(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: Pa
 /// What a core does not tell.
 fn of_core(core: OfCore) -> String {
     let mut told = format!(
-        "Read from a core file with {} of memory. Which pages were resident it does not say: those count that hold anything but zeros.",
+        "Read from a core file with {} of memory. It does not say which pages were resident: those that hold anything but zeros count.",
         text::human_bytes(core.stored)
     );
     if core.missing > 0 {
         let missing = text::human_bytes(core.missing);
-        let _ = write!(told, " The file was cut: {missing} more should be in it, and what lay there is told wrongly.");
+        let _ =
+            write!(told, " The file was cut: {missing} more should be in it, and what lay there is reported wrongly.");
     }
     told
 }
@@ -455,12 +456,12 @@ fn cost(out: &mut String, report: &HeapReport<'_>) {
             };
             writeln!(out, "\nThe process stood still for {}{way}.", text::duration(ns))
         }
-        (None, None) => writeln!(out, "\nThe process ran on meanwhile: what it changed then may be told wrongly."),
+        (None, None) => writeln!(out, "\nThe process ran on meanwhile: what it changed then may be reported wrongly."),
     };
     if report.walk.is_none() {
         let _ = writeln!(
             out,
-            "Its allocator can't be walked (glibc's, musl's, mimalloc's and jemalloc's can): memory is told by pages alone, its heap among the program's own mappings."
+            "Its allocator can't be walked (glibc's, musl's, mimalloc's and jemalloc's can): memory is reported by pages alone, its heap among the program's own mappings."
         );
     }
 }

@@ -68,7 +68,7 @@ fn head(profile: &Profile, order: &Order, out: &mut dyn Write) -> io::Result<()>
     let command = printable(&super::text::shell_words(&profile.meta.process.command));
     writeln!(out, "{VERSION}\n# heaptrace {}; the order of events is made up", env!("CARGO_PKG_VERSION"))?;
     if order.joined > 1 {
-        writeln!(out, "# there are too many blocks for single events: up to {} are told as one", order.joined)?;
+        writeln!(out, "# there are too many blocks for single events: up to {} stand as one", order.joined)?;
     }
     writeln!(out, "X {command}\nI {PAGE:x} 0")?;
     if profile.meta.mode == Mode::Attach {

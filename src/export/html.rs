@@ -21,8 +21,8 @@ use super::telling;
 use super::text::{self, Paint};
 use super::view::{StackTotals, View};
 use super::{ExportOptions, names};
-use crate::advice::Proof;
-use crate::check::suppressions::suppression_of;
+use crate::base::advice::Proof;
+use crate::profile::check::suppressions::suppression_of;
 use crate::profile::leaks::LeakClass;
 use crate::profile::value::Value;
 use crate::profile::{Amount, Profile};
@@ -300,7 +300,7 @@ fn words_of_advice<'a>(view: &View<'a>) -> Vec<WordsAdvice<'a>> {
     let words = all.filter_map(|Told { proof, stack, text }| {
         let (lead, column) = match proof {
             Proof::LargestAtPeak { .. } => return None,
-            Proof::Temporaries { .. } => ("Blocks for a moment", Value::Temporary),
+            Proof::Temporaries { .. } => ("Short-lived blocks", Value::Temporary),
             Proof::Growth { .. } => ("Growth bit by bit", Value::Allocated),
             Proof::SizeClass { .. } => ("Sizes just too large", Value::Peak),
             Proof::FreedElsewhere { .. } => ("Freed by other threads", Value::Freed),

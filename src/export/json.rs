@@ -11,7 +11,7 @@ use super::escape::Json;
 use super::gzip;
 use super::sections;
 use super::view::{StackTotals, TypeShare, View};
-use crate::advice::Proof;
+use crate::base::advice::Proof;
 use crate::profile::mapped::Mapped;
 use crate::profile::objects::ObjectType;
 use crate::profile::{

@@ -16,8 +16,8 @@ use super::table;
 use super::telling;
 use super::text::{self, Paint, duration, grouped, human_bytes, left, place, plural, printable, short_name};
 use super::view::{NamedFrame, View};
-use crate::addr::Addr;
-use crate::check::verdict::{DEFAULT_LEAK_KINDS, in_brackets, unchecked_children};
+use crate::base::addr::Addr;
+use crate::profile::check::verdict::{DEFAULT_LEAK_KINDS, in_brackets, unchecked_children};
 use crate::profile::leaks::{
     BaselineStatus, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment, Suppression, Verdict, VerdictKind,
 };
@@ -434,7 +434,7 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
     let what = match options.scope {
         LeakScope::All => "its live blocks",
         LeakScope::Grown => "what has grown since the last scan",
-        LeakScope::FirstScan => "all its live blocks, as this is the first scan: the next tells what has grown",
+        LeakScope::FirstScan => "all its live blocks, as this is the first scan: the next shows what has grown",
     };
     let copied = if leaks.copied { ", to be copied" } else { "" };
     let line = format!("{subject}: {what}; it stood still for {}{copied}", duration(leaks.stopped_ns));

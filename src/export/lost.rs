@@ -4,10 +4,10 @@
 use super::leaks::{doubt_sentences, untold_sentence};
 use super::problems::{leak_sentence, leak_state};
 use super::text::{self, Paint, plural};
-use crate::addr::Addr;
-use crate::check::verdict::in_brackets;
-use crate::leaks::{Doubted, Doubts, Path, Scan, Unavailable};
+use crate::base::addr::Addr;
+use crate::heap::leaks::{Doubted, Doubts, Path, Scan, Unavailable};
 use crate::profile::Amount;
+use crate::profile::check::verdict::in_brackets;
 use crate::profile::leaks::{ClassAmounts, LeakClass};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -187,7 +187,7 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
     if report.findings > 0 {
         let why = if report.in_motion { ", as threads were changing it" } else { "" };
         let line = format!(
-            "{} of the heap are not as the allocator leaves them{why}: blocks may be missing here (heaptrace heap {} tells where).",
+            "{} of the heap are not as the allocator leaves them{why}: blocks may be missing here (heaptrace heap {} says where).",
             plural(report.findings as u64, "place"),
             report.pid
         );

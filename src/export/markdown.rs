@@ -7,7 +7,7 @@ use super::problems::{Problem, best_line, problems, stack_text};
 use super::sections::resident_sentence;
 use super::text::grouped;
 use super::view::View;
-use crate::check::verdict::unchecked_children;
+use crate::profile::check::verdict::unchecked_children;
 use crate::profile::leaks::{BaselineStatus, VerdictKind};
 use std::fmt::Write as _;
 use std::io::{self, Write};

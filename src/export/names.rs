@@ -72,7 +72,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
         seen.into_iter().filter(|(_, seen)| seen.bytes > whole / 1000).collect();
     modules.sort_unstable_by_key(|(module, seen)| (Reverse(seen.bytes), *module));
     if !modules.is_empty() {
-        heading(out, layout, "Places without function names, by the bytes allocated through them");
+        heading(out, layout, "Code without function names, by the bytes that were allocated through it");
         table(out, layout, view, &modules, whole);
     }
     // A static program's libraries have none, though it has been built with -g itself.

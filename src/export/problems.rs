@@ -4,7 +4,7 @@ use super::findings::{finding_sentence, finding_words};
 use super::telling::telling_frames;
 use super::text::{grouped, place, plural, printable};
 use super::view::{NamedFrame, View};
-use crate::check::verdict::DEFAULT_LEAK_KINDS;
+use crate::profile::check::verdict::DEFAULT_LEAK_KINDS;
 use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite};
 use crate::profile::{Amount, Finding, FindingKind};
 use std::path::Path;

@@ -36,13 +36,13 @@ const RUNTIMES: [Runtime; 5] = [
         name: "Node.js",
         sign: Sign::Program("node"),
         advice: "node compiles at run time: `node --perf-basic-prof --interpreted-frames-native-stack` names the functions of JavaScript. Its objects lie \
-                 in memory that it maps, not in blocks of malloc: `node --heapsnapshot-signal=SIGUSR2` tells them.",
+                 in memory that it maps, not in blocks of malloc: `node --heapsnapshot-signal=SIGUSR2` shows them.",
     },
     Runtime {
         name: ".NET",
         sign: Sign::Module("libcoreclr.so"),
         advice: ".NET compiles at run time: DOTNET_PerfMapEnabled=1 in the environment names its functions. Its objects lie in memory that it maps, not in \
-                 blocks of malloc: `dotnet-gcdump collect -p PID` tells them.",
+                 blocks of malloc: `dotnet-gcdump collect -p PID` shows them.",
     },
     Runtime {
         name: "Haskell",

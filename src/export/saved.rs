@@ -7,7 +7,7 @@ use crate::profile::saved::{Saved, Writer, ranges};
 use crate::profile::{Mode, Profile};
 use std::fmt::Write;
 
-/// The first lines: what the file is a profile of, and what it does not tell.
+/// The first lines: what the file is a profile of, and what it does not say.
 pub(super) fn header(out: &mut String, layout: Layout, profile: &Profile, saved: &Saved) {
     let process = &profile.meta.process;
     let program = if process.program.is_empty() { "unknown program".to_owned() } else { printable(&process.program) };
@@ -41,7 +41,7 @@ fn notes(profile: &Profile, saved: &Saved) -> Vec<String> {
         ));
     }
     if !saved.open.is_empty() {
-        notes.push(format!("Of {} parts are missing.", plural(saved.open.len() as u64, "session")));
+        notes.push(format!("Parts of {} are missing.", plural(saved.open.len() as u64, "session")));
     }
     if saved.peak_is_bound {
         notes.push(
@@ -56,7 +56,7 @@ fn notes(profile: &Profile, saved: &Saved) -> Vec<String> {
     }
     let missing: Vec<&str> = saved.holds.missing().into_iter().filter(|name| *name != "deallocated").collect();
     if !missing.is_empty() {
-        notes.push(format!("What the file does not tell: {}.", missing.join(", ")));
+        notes.push(format!("The file does not say: {}.", missing.join(", ")));
     }
     if saved.writer == Writer::MemorySampler && profile.meta.sample_interval == 0 {
         notes.push("memory_sampler writes its samples as they are: all amounts are too low.".to_owned());

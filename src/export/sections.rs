@@ -87,7 +87,7 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
         let _ = writeln!(out, "Live means: allocated since the mark and not yet freed.");
     } else if meta.mode.is_attached() {
         let of_before = if profile.strings.iter().any(|text| text == BEFORE_ATTACH) {
-            "and not yet freed; blocks from before the attach are told by size, as [before attach]."
+            "and not yet freed; blocks from before the attach are listed by size, as [before attach]."
         } else {
             "since attach and not yet freed."
         };
@@ -367,10 +367,10 @@ pub(crate) fn stack_table(
     let which = match (shown.len(), *count) {
         (_, 1) => "in one stack".to_owned(),
         (some, of) if some == of => format!("in {all} stacks"),
-        (1, _) if *by_blocks => format!("in {all} stacks, of which the one with most blocks"),
-        (1, _) => format!("in {all} stacks, of which the largest"),
-        (some, _) if *by_blocks => format!("in {all} stacks, of which the {some} with most blocks"),
-        (some, _) => format!("in {all} stacks, of which the largest {some}"),
+        (1, _) if *by_blocks => format!("in {all} stacks; the one with most blocks:"),
+        (1, _) => format!("in {all} stacks; the largest:"),
+        (some, _) if *by_blocks => format!("in {all} stacks; the {some} with most blocks:"),
+        (some, _) => format!("in {all} stacks; the {some} largest:"),
     };
     heading(out, layout, &format!("{title}: {} {which}", human_bytes(whole)));
     let stacks: Vec<usize> = shown.iter().map(|site| site.stack).collect();

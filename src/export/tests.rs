@@ -16,7 +16,7 @@ mod summary;
 mod timeline;
 
 use super::*;
-use crate::addr::{Addr, ModuleId};
+use crate::base::addr::{Addr, ModuleId};
 use crate::profile::births::{Births, Born, Moment};
 use crate::profile::course::HeapHistory;
 use crate::profile::leaks::{
@@ -29,7 +29,7 @@ use crate::profile::{
 };
 use crate::unwinder::Quality;
 pub(crate) use advice::wasteful;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 const fn amount(objects: u64, bytes: u64) -> Amount {
@@ -480,7 +480,7 @@ fn formats_are_told_by_the_longest_suffix() {
     assert_eq!(format("a.dhat.json.gz"), Err(FormatError::NotYet { suffix: "dhat.json.gz" }));
     for unknown in ["a", "a.gz", "pb.gz", ".json", "a.json.bak", "ajson", "a.JSON"] {
         let message = format(unknown).expect_err(unknown).to_string();
-        assert!(message.contains(".pb.gz .pb .folded .svg .html .json .json.gz .txt"), "{message}");
+        assert!(message.contains(".pb.gz .pb .svg .html .folded .json .json.gz .txt"), "{message}");
     }
 }
 

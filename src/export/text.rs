@@ -4,7 +4,7 @@ mod short;
 
 pub(crate) use super::escape::printable;
 use super::view::NamedFrame;
-pub(crate) use crate::figures::{grouped, plural};
+pub(crate) use crate::base::figures::{grouped, plural};
 use crate::profile::Anomalies;
 use crate::profile::identity::is_unresolved;
 pub(crate) use short::short_name;

@@ -2,7 +2,8 @@
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
 use super::telling::NameTraits;
-use crate::packed::{Packed, PackedBuilder, Row};
+use crate::base::packed::{Packed, PackedBuilder, Row};
+use crate::base::sampling::weight;
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
 use crate::profile::identity::UNKNOWN_FUNCTION;
 use crate::profile::leaks::LeakClass;
@@ -12,7 +13,6 @@ use crate::profile::value::Value;
 use crate::profile::{
     Amount, Capacity, Exit, Function, Location, Meta, ModuleInfo, Profile, Sample, Samples, signal_text,
 };
-use crate::sampling::weight;
 use crate::unwinder::Quality;
 use hashbrown::HashTable;
 use rustc_hash::{FxHashMap, FxHasher};

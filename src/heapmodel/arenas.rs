@@ -2,8 +2,8 @@
 //! parts of the arenas are told.
 
 use super::HeapModel;
-use crate::addr::{Addr, StackId};
-use crate::figures::{Arena, CrossThreadFreed};
+use crate::base::addr::{Addr, StackId};
+use crate::base::figures::{Arena, CrossThreadFreed};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 

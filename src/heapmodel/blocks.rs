@@ -10,8 +10,8 @@
 
 mod table;
 
-use crate::addr::{Addr, StackId};
-use crate::chunk::Chunk;
+use crate::base::addr::{Addr, StackId};
+use crate::base::chunk::Chunk;
 use table::{Table, shard_of};
 
 const SHARDS: usize = 256;

@@ -5,11 +5,11 @@ use super::growth::{self, Stage};
 use super::newest::Latest;
 use super::traits::Traits;
 use super::{HeapError, HeapModel, SiteKey};
-use crate::addr::{Addr, FunctionId, StackId};
 use crate::allocators::Family;
+use crate::base::addr::{Addr, FunctionId, StackId};
+use crate::base::figures::{Amount, FindingKind, TimelinePoint, Totals};
+use crate::base::sampling::weighted_bytes;
 use crate::event::{Call, Preexisting};
-use crate::figures::{Amount, FindingKind, TimelinePoint, Totals};
-use crate::sampling::weighted_bytes;
 
 /// A realloc between its entry and its return. The old block counts as live, but its address may be another's already.
 #[derive(Clone, Copy, Debug)]
@@ -482,7 +482,7 @@ fn subtract(amount: &mut Amount, objects: u64, bytes: u64) {
     amount.bytes = amount.bytes.wrapping_sub(bytes);
 }
 
-/// Counts a value in its log2 bucket, as [`crate::figures::Histograms`] defines them.
+/// Counts a value in its log2 bucket, as [`crate::base::figures::Histograms`] defines them.
 pub(super) fn count(buckets: &mut [u64; 65], value: u64) {
     buckets[bucket_of(value)] += 1;
 }

@@ -3,8 +3,8 @@
 
 use super::HeapModel;
 use super::blocks::Block;
-use crate::addr::{Addr, StackId};
-use crate::figures::Capacity;
+use crate::base::addr::{Addr, StackId};
+use crate::base::figures::Capacity;
 use rustc_hash::FxHashMap;
 
 /// See the module's head.

@@ -2,8 +2,8 @@
 
 use super::view::Figures;
 use super::{HeapModel, SiteStats};
-use crate::figures::{Histograms, Totals};
-use crate::sampling::weight;
+use crate::base::figures::{Histograms, Totals};
+use crate::base::sampling::weight;
 
 impl HeapModel {
     /// A recorded block was resized, or moved: into one of `size` bytes, picked with `interval`.

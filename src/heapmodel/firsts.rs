@@ -1,7 +1,7 @@
 //! The first site of each stack. New stacks have ascending ids, so that neither a new one nor a known one is looked up
 //! in a hash table: a bit for each id says whether the stack has a site, and how many have one before it says where.
 
-use crate::addr::StackId;
+use crate::base::addr::StackId;
 
 /// Stacks of a group: a bit each in its word.
 const GROUP: u32 = 64;

@@ -5,8 +5,8 @@
 //! is larger by so much that the smaller one may have been full. Which block came of which is known for a bounded
 //! number of them, so that series may be taken for shorter ones.
 
-use crate::addr::{Addr, StackId};
-use crate::figures::Growth;
+use crate::base::addr::{Addr, StackId};
+use crate::base::figures::Growth;
 use rustc_hash::FxHashMap;
 
 /// So many blocks at once are known to have grown.

@@ -1,7 +1,7 @@
 //! Blocks that the program itself says are no leaks.
 
 use super::HeapModel;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use rustc_hash::FxHashMap;
 
 /// What a program has said so far.

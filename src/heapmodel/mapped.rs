@@ -7,7 +7,7 @@ use super::HeapModel;
 use super::blocks::{Block, MAX_SIZE};
 use super::booking::{FreedBy, site_key};
 use super::ranges::{Cut, Mapping, Ranges};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::event::{Call, MapChange, range_of};
 use rustc_hash::FxHashMap;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! Each thread's latest allocation: a block is temporary that is freed before its thread allocates the next.
 
-use crate::addr::{Addr, StackId};
+use crate::base::addr::{Addr, StackId};
 use rustc_hash::FxHashMap;
 
 /// An allocation.

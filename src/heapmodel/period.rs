@@ -5,8 +5,8 @@
 //! parts, with the live blocks of the last and the highest peak, are those of the last snapshot.
 
 use super::{HeapError, SiteKey, SiteStats, Snapshot};
-use crate::addr::StackId;
-use crate::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, TimelinePoint, Totals};
+use crate::base::addr::StackId;
+use crate::base::figures::{Amount, Anomalies, Capacity, FindingKind, Growth, Histograms, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 
 /// What a snapshot had counted: what parts have told so far.
@@ -160,7 +160,7 @@ fn difference(now: &[u64], before: &[u64]) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::FunctionId;
+    use crate::base::addr::FunctionId;
     use proptest::prelude::*;
 
     /// What happens at one of a few sites in one period: allocated and freed blocks of its size, and whether the peak

@@ -5,8 +5,8 @@
 //! tests of all blocks are known by the births at which the test changed.
 
 use super::HeapModel;
-use crate::addr::{TaskId, TestId};
-use crate::figures::Amount;
+use crate::base::addr::{TaskId, TestId};
+use crate::base::figures::Amount;
 use rustc_hash::FxHashMap;
 
 /// What one test has done, in all of its runs.

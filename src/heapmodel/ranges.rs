@@ -1,6 +1,6 @@
 //! What is mapped, in pieces: a mapping may lose its beginning, its middle, or its end.
 
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -3,9 +3,9 @@
 use super::firsts::Firsts;
 use super::traits::Traits;
 use super::{SiteKey, SiteStats, SiteTable};
-use crate::addr::{FunctionId, StackId};
-use crate::chunk::Chunk;
-use crate::figures::Amount;
+use crate::base::addr::{FunctionId, StackId};
+use crate::base::chunk::Chunk;
+use crate::base::figures::Amount;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
@@ -329,7 +329,7 @@ impl Sites {
         let is_in_table = sizes.is_some();
         let known = sizes.as_deref().copied().unwrap_or(u8::from(first.is_some()));
         // where a size matters for what a block stands for
-        let exact_below = crate::sampling::certain_from(key.interval);
+        let exact_below = crate::base::sampling::certain_from(key.interval);
         let is_rounded = known >= EXACT_SIZES && key.size >= exact_below;
         if is_rounded {
             key.size = round_down(key.size);
@@ -406,7 +406,7 @@ impl Sites {
 impl SiteKey {
     /// How many blocks each recorded one stands for.
     pub fn weight(&self) -> f64 {
-        crate::sampling::weight(self.size, self.interval)
+        crate::base::sampling::weight(self.size, self.interval)
     }
 
     /// hashbrown takes the lowest bits for the place and the highest seven for the tag. Two keys that differ in stack

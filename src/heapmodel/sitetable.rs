@@ -1,9 +1,9 @@
 //! The figures of all sites of a moment, packed: there may be a million.
 
 use super::{SiteKey, SiteStats};
-use crate::addr::{FunctionId, StackId};
-use crate::figures::Amount;
-use crate::packed::{Packed, Row};
+use crate::base::addr::{FunctionId, StackId};
+use crate::base::figures::Amount;
+use crate::base::packed::{Packed, Row};
 
 /// Sites; the model gives them in the order of their keys: stack, thread, function, size, interval.
 pub type SiteTable = Packed<SiteStats, 19>;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::addr::{ImageId, TaskId};
 use crate::allocators::Family;
+use crate::base::addr::{ImageId, TaskId};
 use crate::event::Call;
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! Live bytes over time, in a bounded number of points.
 
-use crate::figures::TimelinePoint;
+use crate::base::figures::TimelinePoint;
 
 /// The most intervals; each gives up to two points.
 const MAX_INTERVALS: usize = 512;

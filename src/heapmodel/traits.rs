@@ -62,7 +62,7 @@ impl Traits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::{FunctionId, StackId, TaskId};
+    use crate::base::addr::{FunctionId, StackId, TaskId};
 
     #[test]
     fn traits_contradict_where_both_are_known() {

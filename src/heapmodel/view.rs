@@ -11,9 +11,9 @@ use super::ranges::Mapping;
 use super::sites::Sites;
 use super::timeline::Timeline;
 use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, SiteTable, Snapshot, live_block};
-use crate::addr::{Addr, StackId};
+use crate::base::addr::{Addr, StackId};
+use crate::base::figures::{Amount, Anomalies, Capacity, CrossThreadFreed, FindingKind, Growth, TimelinePoint, Totals};
 use crate::event::MarkName;
-use crate::figures::{Amount, Anomalies, Capacity, CrossThreadFreed, FindingKind, Growth, TimelinePoint, Totals};
 use rustc_hash::FxHashMap;
 
 /// See the module's head.

@@ -1,9 +1,9 @@
 //! Memory that is read from one end to the other, half of it ahead of time by a second thread: the kernel's copying
 //! takes most of the time of a walk over many small blocks.
 
-use crate::addr::Addr;
-use crate::maps::Mapping;
-use crate::memory::{ReadAgain, ReadMemory};
+use crate::base::addr::Addr;
+use crate::base::memory::{ReadAgain, ReadMemory};
+use crate::image::maps::Mapping;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -176,7 +176,7 @@ impl<'env, M: ReadAgain + 'env> ReadMemory for Prefetch<'_, 'env, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::maps;
+    use crate::image::maps;
     use std::sync::{Arc, Mutex};
     use std::thread::ThreadId;
 

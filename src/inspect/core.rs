@@ -1,13 +1,13 @@
 //! A core file with the files that its process had mapped.
 
 use super::modules::{self, Objects};
-use crate::addr::Addr;
 use crate::arch::PAGE_SIZE;
-use crate::corefile::{self, CoreFile, CoreFileError, CoreMemory, FilePart};
-use crate::elf::{Elf, Segment, hex};
-use crate::maps::{Kind, MappedModule, Mapping, Perms};
-use crate::memory::ReadMemory;
-use crate::paths::below;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
+use crate::base::paths::below;
+use crate::image::corefile::{self, CoreFile, CoreFileError, CoreMemory, FilePart};
+use crate::image::elf::{Elf, Segment, hex};
+use crate::image::maps::{Kind, MappedModule, Mapping, Perms};
 use crate::symbols::Bytes;
 use crate::tracer::files::open_regular;
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,7 +122,7 @@ impl Core {
             if named.is_some() {
                 refused = Some(CoreError::OtherProgram { path, why });
             } else {
-                warnings.push(format!("{}: {why}: it is told without its symbols and constants", path.display()));
+                warnings.push(format!("{}: {why}: its symbols and constants are left out", path.display()));
             }
             None
         });

@@ -3,9 +3,9 @@
 use super::core::Core;
 use super::modules::{self, Object, Objects};
 use super::threadlocals::{self, ThreadLocals};
-use crate::addr::{Addr, LoadBias};
-use crate::heapgraph::declared::{Declared, Present, ThreadBlock, Variable};
-use crate::memory::ReadMemory;
+use crate::base::addr::{Addr, LoadBias};
+use crate::base::memory::ReadMemory;
+use crate::heap::graph::declared::{Declared, Present, ThreadBlock, Variable};
 use crate::symbols::Search;
 use crate::symbols::declared::{Budget, DeclaredTypes, VariablePlace};
 use crate::tracer::procfs;

@@ -9,13 +9,13 @@
 //! first.
 
 use super::modules::{Object, Objects};
-use crate::addr::Addr;
 use crate::arch::Regs;
-use crate::elf::{Binding, Elf, PlainSymbols};
-use crate::heapwalk::{Allocator, State, Walk};
-use crate::leaks::roots::ThreadState;
-use crate::leaks::{RootKind, RootWord};
-use crate::memory::{ReadMemory, word};
+use crate::base::addr::Addr;
+use crate::base::memory::{ReadMemory, word};
+use crate::heap::leaks::roots::ThreadState;
+use crate::heap::leaks::{RootKind, RootWord};
+use crate::heap::walk::{Allocator, State, Walk};
+use crate::image::elf::{Binding, Elf, PlainSymbols};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -167,7 +167,7 @@ fn allocator_code(object: &Object) -> Vec<Range<Addr>> {
 }
 
 fn shifted(object: &Object, range: &Range<u64>) -> Range<Addr> {
-    let at = |addr| object.bias.to_process(crate::addr::ObjAddr(addr));
+    let at = |addr| object.bias.to_process(crate::base::addr::ObjAddr(addr));
     at(range.start)..at(range.end)
 }
 
@@ -175,7 +175,7 @@ fn code_of(symbols: &PlainSymbols<'_>) -> Vec<Range<u64>> {
     let global = symbols.iter().filter(|symbol| symbol.is_function() && symbol.binding != Binding::Local);
     let (mut own, mut others) = (Vec::new(), Vec::new());
     for symbol in global {
-        let name = crate::elf::base_name(&symbol.name);
+        let name = crate::image::elf::base_name(&symbol.name);
         let name = name.strip_prefix("__libc_").unwrap_or(name);
         let range = symbol.addr.0..symbol.addr.0.saturating_add(symbol.size.max(1));
         // musl's inner ones, which are hidden: a static program's table has them as global

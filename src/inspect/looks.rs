@@ -7,9 +7,9 @@
 
 use super::modules;
 use super::seen::Seen;
-use crate::addr::Addr;
-use crate::heapwalk::{Fault, Finding, Walk};
-use crate::maps::Mapping;
+use crate::base::addr::Addr;
+use crate::heap::walk::{Fault, Finding, Walk};
+use crate::image::maps::Mapping;
 use crate::tracer::copy::{self, Copy, Means};
 use crate::tracer::kernelheld;
 use crate::tracer::memory::TargetMemory;

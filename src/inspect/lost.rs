@@ -1,16 +1,16 @@
 //! Which blocks of a process that nobody has traced can't be reached any more. The blocks are those of the allocator's
-//! walk; the classes are [`crate::leaks`]'s.
+//! walk; the classes are [`crate::heap::leaks`]'s.
 
 use super::core::Core;
 use super::inside::{self, Inside};
 use super::looks::{self, Look, Purpose};
 use super::modules::Objects;
 use super::seen::Seen;
-use crate::addr::{LoadBias, ModuleId};
-use crate::heapgraph::live_blocks;
-use crate::heapwalk::Walk;
-use crate::leaks::{Graph, MappedFiles, RootKind, Scan, ScanOptions};
-use crate::memory::ReadMemory;
+use crate::base::addr::{LoadBias, ModuleId};
+use crate::base::memory::ReadMemory;
+use crate::heap::graph::live_blocks;
+use crate::heap::leaks::{Graph, MappedFiles, RootKind, Scan, ScanOptions};
+use crate::heap::walk::Walk;
 use crate::symbols::{Search, Symbolizer};
 use crate::tracer::cputime::of_thread as ran;
 use crate::tracer::{Result, ids, procfs};
@@ -186,11 +186,11 @@ fn read(seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory, options: &ScanOpt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Addr;
     use crate::arch::Regs;
+    use crate::base::addr::Addr;
+    use crate::base::leakclass::LeakClass;
+    use crate::heap::leaks::Roots;
     use crate::heapmodel::{LiveBlock, SiteId};
-    use crate::leakclass::LeakClass;
-    use crate::leaks::Roots;
 
     /// Memory that holds nothing but zeros.
     struct Zeros;

@@ -1,9 +1,9 @@
 //! The object files of a process that nobody has traced.
 
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
-use crate::elf::{self, Elf};
-use crate::leaks::roots::ModuleData;
-use crate::maps::{self, MappedModule, Mapping};
+use crate::base::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::heap::leaks::roots::ModuleData;
+use crate::image::elf::{self, Elf};
+use crate::image::maps::{self, MappedModule, Mapping};
 use crate::symbols::{Bytes, ModuleSource};
 use crate::tracer::copy::{self, Means, SYSTEM_CALL};
 use crate::tracer::remote::function::RESTORER;

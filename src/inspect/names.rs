@@ -1,13 +1,13 @@
 //! Names of roots and types, from the modules' symbols.
 
 use super::modules::Objects;
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
-use crate::heapgraph::contents::Contents;
-use crate::heapgraph::declared::Present;
-use crate::heapgraph::holders::RootNames;
-use crate::heapgraph::types::TableNames;
-use crate::leaks::RootKind;
-use crate::maps::Mapping;
+use crate::base::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::heap::graph::contents::Contents;
+use crate::heap::graph::declared::Present;
+use crate::heap::graph::holders::RootNames;
+use crate::heap::graph::types::TableNames;
+use crate::heap::leaks::RootKind;
+use crate::image::maps::Mapping;
 use crate::profile::symbolize::Symbolize;
 use crate::symbols::{Search, Symbolizer, function_name};
 use crate::tracer::root::TargetRoot;

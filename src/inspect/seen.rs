@@ -4,14 +4,14 @@ use super::ahead::Prefetch;
 use super::core::Core;
 use super::inside;
 use super::modules::{self, Objects};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
+use crate::base::memory::{ReadAgain, ReadMemory};
+use crate::heap::leaks::roots::{self, HeapLayout, RootSources, ThreadState};
+use crate::heap::leaks::{KernelHeld, Roots};
+use crate::heap::walk::census::Pages;
+use crate::heap::walk::{self, Allocator, Sources, Walk};
 use crate::heapmodel::LiveBlock;
-use crate::heapwalk::census::Pages;
-use crate::heapwalk::{self, Allocator, Sources, Walk};
-use crate::leaks::roots::{self, HeapLayout, RootSources, ThreadState};
-use crate::leaks::{KernelHeld, Roots};
-use crate::maps::{Kind, Mapping};
-use crate::memory::{ReadAgain, ReadMemory};
+use crate::image::maps::{Kind, Mapping};
 use crate::tracer::kernelheld::{self, Held, SignalStacks};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
@@ -122,8 +122,8 @@ impl Seen {
 
     /// Walks the heap in `memory`: the process's, or a copy's.
     pub(super) fn walk(&self, memory: &mut impl ReadAgain) -> Option<Walk> {
-        let sources = Sources { mappings: &self.mappings, data: &heapwalk::data_of(&self.mappings) };
-        std::thread::scope(|scope| heapwalk::walk(&sources, &mut Prefetch::new(memory, &self.mappings, scope)))
+        let sources = Sources { mappings: &self.mappings, data: &walk::data_of(&self.mappings) };
+        std::thread::scope(|scope| walk::walk(&sources, &mut Prefetch::new(memory, &self.mappings, scope)))
     }
 
     /// The object files.

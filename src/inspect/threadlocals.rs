@@ -5,10 +5,10 @@
 //! thread's vector has for the module's number.
 
 use super::modules::{Object, Objects};
-use crate::addr::{Addr, LoadBias};
-use crate::elf::{Elf, Tls, TlsSlot, TlsSlotKind};
-use crate::heapgraph::declared::ThreadBlock;
-use crate::memory::ReadMemory;
+use crate::base::addr::{Addr, LoadBias};
+use crate::base::memory::ReadMemory;
+use crate::heap::graph::declared::ThreadBlock;
+use crate::image::elf::{Elf, Tls, TlsSlot, TlsSlotKind};
 use std::collections::BTreeSet;
 use std::ops::Range;
 

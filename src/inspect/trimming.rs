@@ -10,9 +10,9 @@
 
 use super::modules;
 use super::seen::Seen;
-use crate::addr::Addr;
-use crate::heapwalk::{self, Allocator, Walk, glibc};
-use crate::maps::Mapping;
+use crate::base::addr::Addr;
+use crate::heap::walk::{self, Allocator, Walk, glibc};
+use crate::image::maps::Mapping;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::pagemap::PageMap;
 use crate::tracer::ptrace::Stopped;
@@ -109,7 +109,7 @@ impl Prepared<'_> {
         let mut memory = TargetMemory::open(seen.pid, tid)?;
         memory.new_stop(tid);
         // Threads may have made arenas since; and it may have executed another program.
-        let arenas = glibc::arenas(&heapwalk::data_of(&mappings), &mut memory);
+        let arenas = glibc::arenas(&walk::data_of(&mappings), &mut memory);
         let is_same = |addr: Addr| mapping_of(addr, &mappings) == mapping_of(addr, &seen.mappings);
         let is_same_heap = arenas.first() == self.walk.arenas.first().map(|arena| &arena.at);
         if !is_same_heap || !is_same(self.trim) || !is_same(self.restorer) {

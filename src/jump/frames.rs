@@ -6,7 +6,7 @@ use super::layout::{
 };
 use super::merge::{RecordedStack, function_of};
 use super::shared::Shared;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 
 /// One call in progress, as its thread has noted it. The program can write there, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

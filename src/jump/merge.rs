@@ -19,7 +19,7 @@ use super::layout::{
     record_at,
 };
 use super::shared::Shared;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 
 /// A record, as a thread has written it; nothing of it is checked but its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

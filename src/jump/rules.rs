@@ -5,7 +5,7 @@
 use super::layout::{RULE_AREA, RULE_FORM, RULE_GONE, RULE_RA, RULE_SIZE, RULES, rule_slot};
 use super::nodes::{CallerRule, write_rule};
 use super::shared::Shared;
-use crate::addr::ModuleId;
+use crate::base::addr::ModuleId;
 
 /// Which rules are published. Only the tracer writes the table, while threads read it.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use super::layout::{
     INTERVALS, LIVE_BUCKET, PAGE_AREA, PAGE_BITS, PAGE_FULL, PAGE_STUCK, PAGES, SAMPLED, cell_at, live_bucket,
 };
 use super::shared::Shared;
-use crate::addr::Addr;
-use crate::sampling::{random_seed, unit_distances};
+use crate::base::addr::Addr;
+use crate::base::sampling::{random_seed, unit_distances};
 use std::sync::OnceLock;
 
 /// Where the routine finds the size that a function is asked for: bits 0 and 1 say which argument has it; with bit 4,

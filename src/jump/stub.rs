@@ -4,7 +4,7 @@
 use super::layout::{CODE_SIZE, STATE_ACTIVE, StubKind};
 use super::sampling::SizeOf;
 use super::undo::Code;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 
 /// Bytes from one stub to the next.
 pub const STUB_SIZE: u64 = 64;

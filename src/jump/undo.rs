@@ -15,9 +15,9 @@ use super::stub::{
     BACK, DECIDED, ENTERED, ENTRIES, LEFT, LOWERED, PASS, POPPED, POPPED_RESULT, PUSHED, PUSHED_RESULT, RAISED,
     STUB_SIZE, STUBS, Stub,
 };
-use crate::addr::Addr;
 use crate::arch::{Regs, reg};
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 
 /// Where the parts of the routine are, in bytes from the beginning of the code region: labels of `routine.s`.
 #[allow(missing_docs, reason = "they are explained where they stand")]

@@ -2,7 +2,7 @@
 //! milliseconds, and the profile needs no more than what the last stop has told.
 
 use super::{Identity, Wanted, identity, loaded_module, root_folder, symbolizer};
-use crate::addr::ModuleId;
+use crate::base::addr::ModuleId;
 use crate::session::{ModuleRecord, NearEnd};
 use crate::symbols::Symbolizer;
 use rustc_hash::FxHashSet;

@@ -1,7 +1,7 @@
 //! Names are looked up on a thread of their own: debug files may be large, or made to take for ever. The user is told
 //! what takes long, and a signal ends it: what has no name by then is told by its address.
 
-use crate::addr::{ModuleId, ObjAddr};
+use crate::base::addr::{ModuleId, ObjAddr};
 use crate::profile::SymbolStatus;
 use crate::profile::symbolize::{Resolution, Symbolize};
 use crate::symbols::{DebugServers, Symbolizer};
@@ -243,7 +243,7 @@ impl Symbolize for Lookup<'_> {
                 Some(signal) => format!("{} ended the looking up of names", control::signal_name(signal)),
                 None => "looking up names broke down".to_owned(),
             };
-            warnings.push(format!("{cause}: functions without one are told by their addresses"));
+            warnings.push(format!("{cause}: functions without one stand as addresses"));
         }
         warnings
     }

@@ -1,6 +1,6 @@
 //! Names as they were looked up, kept for a trace: whoever reads it then needs no binaries.
 
-use crate::addr::{ModuleId, ObjAddr};
+use crate::base::addr::{ModuleId, ObjAddr};
 use crate::profile::symbolize::{Resolution, SymFrame, Symbolize};
 use crate::trace::metadata::{FilePath, FunctionName, ModuleNames, NamedFrame, Names};
 use rustc_hash::FxHashMap;

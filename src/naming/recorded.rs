@@ -1,7 +1,7 @@
 //! Names that a trace has brought along.
 
 use super::{KnownModule, KnownNames};
-use crate::addr::ObjAddr;
+use crate::base::addr::ObjAddr;
 use crate::profile::symbolize::{FunctionName, SymFrame};
 use crate::trace::metadata::{ModuleNames, Names};
 use std::path::PathBuf;

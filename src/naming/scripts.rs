@@ -1,6 +1,6 @@
 //! Lines of scripts, which have their names from the interpreter that ran them.
 
-use crate::addr::{Addr, ModuleId, ObjAddr};
+use crate::base::addr::{Addr, ModuleId, ObjAddr};
 use crate::profile::symbolize::{Resolution, ScriptNames, Symbolize};
 use std::path::PathBuf;
 

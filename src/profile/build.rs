@@ -11,9 +11,9 @@ use super::{
     AllocatorUse, Anomalies, Capacity, Children, Cost, CrossThreadFreed, Finding, Function, Growth, Image, Location,
     Meta, ModuleInfo, Profile, Sample, Samples, Stacks as StackList, SymbolStatus,
 };
-use crate::addr::{FunctionId, LoadBias, ModuleId, StackId};
+use crate::base::addr::{FunctionId, LoadBias, ModuleId, StackId};
+use crate::base::packed::PackedBuilder;
 use crate::heapmodel::{HeapError, SiteStats, SiteTable, Snapshot};
-use crate::packed::PackedBuilder;
 use crate::profile::course::HeapHistory;
 use crate::unwinder::{Frame, Quality, StackPath, StackTable};
 use hashbrown::HashTable;

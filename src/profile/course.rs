@@ -1,7 +1,7 @@
 //! What a heap was on the way to the end, for formats that show time.
 
 use super::births::Births;
-use crate::figures::Amount;
+use crate::base::figures::Amount;
 use std::collections::BTreeMap;
 
 /// So many heaps are kept; more are thinned out evenly.

@@ -1,13 +1,13 @@
 //! What a leak scan found, with names: the part of a profile that `check` judges and every report shows.
 
 use super::Amount;
-use crate::addr::Addr;
-use crate::figures::{grouped, plural};
+use crate::base::addr::Addr;
+use crate::base::figures::{grouped, plural};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-pub use crate::leakclass::LeakClass;
-pub use crate::leaks::{Doubt, Doubted, Doubts};
+pub use crate::base::leakclass::LeakClass;
+pub use crate::heap::leaks::{Doubt, Doubted, Doubts};
 
 /// Objects and bytes by class, indexed by `LeakClass as usize`.
 pub type ClassAmounts = [Amount; 4];

@@ -1,7 +1,7 @@
 //! What the program has mapped by itself (`--mmap`), among all that it has allocated.
 
 use super::{Profile, Sample};
-use crate::figures::Amount;
+use crate::base::figures::Amount;
 
 /// The functions of the C library through which programs map memory, and give it back, as samples name them.
 pub const FUNCTIONS: [&str; 5] = ["mmap", "munmap", "mremap", "brk", "sbrk"];

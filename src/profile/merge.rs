@@ -10,7 +10,7 @@ use super::{
     Amount, Capacity, Cost, CrossThreadFreed, Finding, Growth, Meta, ProcessInfo, ProcessRow, Profile, Sample,
     TimelinePoint, Totals,
 };
-use crate::figures::grouped;
+use crate::base::figures::grouped;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

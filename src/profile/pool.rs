@@ -1,7 +1,7 @@
 //! Tables that take those of many profiles, each entry once. Pure.
 
 use super::{AllocatorUse, Function, Line, Location, ModuleInfo, Profile, Stack, Stacks};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Samples, packed: there may be a million.
 
 use super::{Amount, Sample};
-use crate::packed::{Packed, Row};
+use crate::base::packed::{Packed, Row};
 
 /// Samples by their numbers, from 0 on.
 pub type Samples = Packed<Sample, SAMPLE>;

@@ -1,7 +1,7 @@
 //! What only such profiles have that were read from a file, or were made of several of these.
 
-use crate::advice::Proof;
-use crate::leakclass::LeakClass;
+use crate::base::advice::Proof;
+use crate::base::leakclass::LeakClass;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 

@@ -13,7 +13,7 @@ use super::merge::add_up;
 use super::pool::{Place, Pool};
 use super::saved::{Saved, Writer, is_whole};
 use super::{Amount, Exit, Meta, Mode, Profile, Sample, Totals};
-use crate::sampling::weight;
+use crate::base::sampling::weight;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

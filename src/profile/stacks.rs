@@ -364,7 +364,7 @@ pub(super) fn permute<T>(table: &mut [T], mut new: Vec<u32>) {
 mod tests {
     use super::super::objects::Certainty;
     use super::*;
-    use crate::leakclass::LeakClass;
+    use crate::base::leakclass::LeakClass;
     use proptest::prelude::*;
 
     fn stack() -> impl Strategy<Value = Stack> {

@@ -1,7 +1,7 @@
 //! What turns addresses into names, as the profile's builder sees it.
 
 use super::SymbolStatus;
-use crate::addr::{ModuleId, ObjAddr};
+use crate::base::addr::{ModuleId, ObjAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub struct SymFrame {
     pub start_line: u32,
 }
 
-/// The lines of scripts in the stacks of a session, by their numbers ([`crate::addr::Addr::script`]).
+/// The lines of scripts in the stacks of a session, by their numbers ([`crate::base::addr::Addr::script`]).
 pub type ScriptNames = Arc<Vec<SymFrame>>;
 
 /// What is known about addresses of a module.

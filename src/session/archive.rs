@@ -4,7 +4,7 @@
 
 use super::modulerecord::ModuleRecord;
 use super::recording::Recording;
-use crate::addr::{FrameAddr, ModuleId, StackId};
+use crate::base::addr::{FrameAddr, ModuleId, StackId};
 use crate::heapmodel::SiteTable;
 use crate::unwinder::{Frame, StackTable};
 use flate2::Compression;
@@ -162,7 +162,7 @@ fn copied(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::{Addr, FunctionId, LoadBias};
+    use crate::base::addr::{Addr, FunctionId, LoadBias};
     use crate::heapmodel::{SiteKey, SiteStats};
     use crate::profile::{Amount, TimelinePoint};
     use crate::unwinder::Quality;

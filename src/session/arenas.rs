@@ -5,11 +5,11 @@
 //! looked at: the program waits for some milliseconds, and 20 for each million of live blocks.
 
 use super::process::Process;
-use crate::advice;
+use crate::base::advice;
 use crate::event::EventKind;
+use crate::heap::walk::glibc::{self, Part};
+use crate::heap::walk::{self, Sources};
 use crate::heapmodel::LiveBlock;
-use crate::heapwalk::glibc::{self, Part};
-use crate::heapwalk::{self, Sources};
 
 /// The data of glibc, and of a small program that has it in itself, has fewer bytes than this. More is not read: the
 /// program waits.
@@ -26,16 +26,16 @@ impl Process {
         if !advice::is_handed_over(freed_elsewhere, frees) || model.may_have_unknown_blocks() {
             return;
         }
-        if let Err(error) = self.space.refresh_maps(tid) {
+        if let Err(error) = self.tracee.space.refresh_maps(tid) {
             tracing::debug!("{error}");
             return;
         }
-        self.space.image.memory.new_stop(tid);
-        let mappings = self.space.image.mappings().to_vec();
-        let mut data = heapwalk::data_of(&mappings);
+        self.tracee.space.image.memory.new_stop(tid);
+        let mappings = self.tracee.space.image.mappings().to_vec();
+        let mut data = walk::data_of(&mappings);
         data.retain(|range| range.end.0.saturating_sub(range.start.0) <= MAX_DATA);
         let sources = Sources { mappings: &mappings, data: &data };
-        let parts = glibc::parts(&sources, &mut self.space.image.original_memory());
+        let parts = glibc::parts(&sources, &mut self.tracee.space.image.original_memory());
         let live = live_in(&parts, self.observer.model().live_blocks());
         for (part, live) in parts.iter().zip(live) {
             let bytes = part.range.end.0 - part.range.start.0;

@@ -7,8 +7,8 @@
 use super::Session;
 use super::process::Process;
 use super::slots::Slot;
-use crate::addr::Addr;
-use crate::patches::PcLocation;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
 use crate::session::space::Helper;
 use crate::tracer::Result;
 use crate::tracer::disturbance::{Disturbance, disturbance};
@@ -75,7 +75,7 @@ impl Session {
 impl Process {
     /// Has a thread stop if probes wait for one: of those that it disturbs least.
     pub(super) fn call_for_a_thread(&mut self) -> Result<()> {
-        if self.awaited == Awaited::Nobody && self.space.probes.awaits_a_thread() {
+        if self.awaited == Awaited::Nobody && self.tracee.space.probes.awaits_a_thread() {
             self.awaited = Awaited::AThread;
         }
         self.try_again_for_a_thread()
@@ -83,17 +83,17 @@ impl Process {
 
     /// The same, if there was none, or the one that was asked has ended.
     pub(super) fn try_again_for_a_thread(&mut self) -> Result<()> {
-        if matches!(self.awaited, Awaited::AStop(tid) if self.tasks.get(tid).is_none()) {
+        if matches!(self.awaited, Awaited::AStop(tid) if self.tracee.tasks.get(tid).is_none()) {
             self.awaited = Awaited::AThread;
         }
-        if self.awaited != Awaited::AThread || !self.space.probes.awaits_a_thread() {
+        if self.awaited != Awaited::AThread || !self.tracee.space.probes.awaits_a_thread() {
             return Ok(());
         }
-        let own = self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
-        let best = own.filter_map(|tid| Some((disturbance(self.pid, tid)?, tid))).min();
+        let own = self.tracee.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
+        let best = own.filter_map(|tid| Some((disturbance(self.tracee.pid, tid)?, tid))).min();
         // One that a signal has stopped stops once more when it is continued.
         if let Some((_, tid)) = best.filter(|(how, _)| *how != Disturbance::Stopped) {
-            self.interrupt(tid)?;
+            self.tracee.interrupt(tid)?;
             self.awaited = Awaited::AStop(tid);
         }
         Ok(())
@@ -105,15 +105,15 @@ impl Process {
             return Ok(());
         }
         let raw = thread.registers()?;
-        if !matches!(self.space.image.locate(Addr(raw.0.rip)), PcLocation::Program) {
+        if !matches!(self.tracee.space.image.locate(Addr(raw.0.rip)), PcLocation::Program) {
             // It is about to tell of a probe, and places them there; or is on its way out of code of ours.
             self.awaited = Awaited::AThread;
             return Ok(());
         }
         self.awaited = Awaited::Nobody;
-        self.space.probes.place_deferred(
-            &mut self.space.image,
-            &mut self.space.modules,
+        self.tracee.space.probes.place_deferred(
+            &mut self.tracee.space.image,
+            &mut self.tracee.space.modules,
             Some(&Helper { thread, resume: raw }),
         )
     }

@@ -14,9 +14,9 @@ use super::stops::Stops;
 use super::tasks::Role;
 use super::ticker::Ticker;
 use super::{Session, exit_of};
+use crate::base::progress::Progress;
 use crate::event::Preexisting;
 use crate::jump::load::Promotion;
-use crate::progress::Progress;
 use crate::tracer::control::{self, Control, SignalMask};
 use crate::tracer::guardian;
 use crate::tracer::guardian::orphan::{self, Repaired};
@@ -73,7 +73,7 @@ impl Session {
     }
 
     fn new(process: Process, common: Common) -> Self {
-        let first_pid = process.pid;
+        let first_pid = process.tracee.pid;
         let mut processes = Slots::default();
         let first = processes.insert(first_pid, process);
         Self {
@@ -157,7 +157,7 @@ impl Session {
             space.entries.look_ahead_at_entries();
         }
         let mut process = Process::new(pid, common.new_observer(pid, Preexisting::Unknown), space, &common);
-        process.warnings.extend(repaired.map(describe_repair));
+        process.tracee.warnings.extend(repaired.map(describe_repair));
         let mut session = Self::new(process, common);
         for (seized, role) in [(threads, Role::Thread), (sharers, Role::VmSharer)] {
             for task in seized {
@@ -167,7 +167,7 @@ impl Session {
                 }
                 if task.interrupted
                     && let Some(process) = session.processes.get_mut(session.first)
-                    && let Some(noted) = process.tasks.get_mut(task.tid)
+                    && let Some(noted) = process.tracee.tasks.get_mut(task.tid)
                 {
                     noted.interrupted = true;
                 }
@@ -181,7 +181,7 @@ impl Session {
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
         if let Some((launched, _)) = &self.unstarted {
             let pid = launched.pid;
-            process.space.image.memory.stands_still(Some(pid));
+            process.tracee.space.image.memory.stands_still(Some(pid));
             process.begin_image(pid);
             let action = Action::Resume(0);
             if let Some((mut launched, stopped)) = self.unstarted.take() {
@@ -197,7 +197,7 @@ impl Session {
         self.call_for_trap_action_early(self.first)?;
         self.protect_sharers_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
-        if process.settings.existing {
+        if process.tracee.settings.existing {
             process.look_for_existing(&mut self.stops)?;
             process.install_sigtrap_fallback_while_all_stand(&mut self.stops)?;
         }
@@ -232,11 +232,11 @@ impl Process {
     /// once.
     fn prepare(&mut self) -> crate::tracer::Result<()> {
         let live = self.live_task();
-        self.describe_image(self.pid);
+        self.describe_image(self.tracee.pid);
         self.select_image(live);
         self.define_image();
         self.note_trap_action(live);
-        self.space.set_probing(Probing::None, &self.settings.table)?;
+        self.tracee.space.set_probing(Probing::None, &self.tracee.settings.table)?;
         self.refresh_modules_through_any();
         Ok(())
     }
@@ -246,13 +246,13 @@ impl Process {
     /// the dynamic linker's is hit within microseconds. An image that the process has become since gets its probes at
     /// its own first stop.
     fn place_first(&mut self) {
-        if self.signals.fallback_at_stop || !self.space.probes.holds_back() {
+        if self.signals.fallback_at_stop || !self.tracee.space.probes.holds_back() {
             return;
         }
         // Modules may have come and gone since the image was looked at.
         self.refresh_modules_through_any();
-        match self.space.place_held_back() {
-            Err(error) if !error.is_out_of_reach() => self.warn_once(error.to_string()),
+        match self.tracee.space.place_held_back() {
+            Err(error) if !error.is_out_of_reach() => self.tracee.warn_once(error.to_string()),
             _ => {}
         }
         // The dynamic linker is watched only now.
@@ -261,6 +261,6 @@ impl Process {
 
     /// A task that has not ended, if there is one.
     fn live_task(&self) -> i32 {
-        procfs::through_any(self.pid, self.tasks.tids(), Ok).unwrap_or(self.pid)
+        procfs::through_any(self.tracee.pid, self.tracee.tasks.tids(), Ok).unwrap_or(self.tracee.pid)
     }
 }

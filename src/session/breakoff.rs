@@ -8,7 +8,7 @@ use super::error::SessionError;
 use super::process::Process;
 use super::settings::{Settings, Target};
 use super::traced::Traced;
-use crate::progress::Progress;
+use crate::base::progress::Progress;
 use crate::tracer::control::Control;
 use crate::tracer::procfs;
 use std::any::Any;
@@ -108,7 +108,7 @@ impl Session {
     /// The program that was started, if it runs on.
     fn child_that_lives_on(&self) -> Option<i32> {
         let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get(slot))?;
-        (!self.common.attached && first.aftermath().survivor().is_some()).then_some(first.pid)
+        (!self.common.attached && first.aftermath().survivor().is_some()).then_some(first.tracee.pid)
     }
 
     /// Ends the session: what it has found out, until it was broken off if it was.
@@ -137,7 +137,8 @@ impl Session {
 impl Process {
     /// What has become of the process when nothing of ours is to be done any more.
     pub(super) fn aftermath(&self) -> TargetState {
-        let is_gone = self.tasks.is_empty() && matches!(procfs::state(self.pid, self.pid), None | Some(b'Z' | b'X'));
-        self.teardown.aftermath(self.pid, is_gone)
+        let is_gone = self.tracee.tasks.is_empty()
+            && matches!(procfs::state(self.tracee.pid, self.tracee.pid), None | Some(b'Z' | b'X'));
+        self.teardown.aftermath(self.tracee.pid, is_gone)
     }
 }

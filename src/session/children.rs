@@ -6,7 +6,7 @@ use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
 use crate::event::Preexisting;
-use crate::fill;
+use crate::heapmodel::fill;
 use crate::session::tasks::Role;
 use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
@@ -110,7 +110,7 @@ impl Session {
             Err(error) if !error.is_out_of_reach() && !has_gone() => {
                 self.stops.announcement_lost = true;
                 if let Some(process) = self.processes.get_mut(slot) {
-                    process.warn_once(format!("children run untraced from here on: {error}"));
+                    process.tracee.warn_once(format!("children run untraced from here on: {error}"));
                 }
                 for (tid, _) in self.stops.held.clone() {
                     self.stops.release(tid);
@@ -144,7 +144,7 @@ impl Session {
             self.add_task(slot, child, Role::VmSharer);
             if let Some(process) = self.processes.get_mut(slot) {
                 overtaken = process.protect_sharer(&stopped);
-                process.space.image.memory.stands_still(Some(parent.tid()));
+                process.tracee.space.image.memory.stands_still(Some(parent.tid()));
             }
         } else {
             let copy = process.fork(parent.tid(), &stopped, &self.common)?;
@@ -163,7 +163,7 @@ impl Session {
     pub(super) fn detach_held_children_of(&mut self, slot: Slot) {
         let held = std::mem::take(&mut self.stops.held);
         for (tid, status) in held {
-            let is_copy = |process: &Process| process.space.image.is_copied_in(tid);
+            let is_copy = |process: &Process| process.tracee.space.image.is_copied_in(tid);
             if self.parent_of(tid).is_some_and(|parent| parent != slot)
                 || !self.processes.get(slot).is_some_and(is_copy)
             {
@@ -193,25 +193,25 @@ impl Process {
         self.unpin();
         self.restore_affinity(tid);
         self.note_thread_names();
-        let mut space = self.space.fork(tid, self.settings.guardian.as_ref())?;
+        let mut space = self.tracee.space.fork(tid, self.tracee.settings.guardian.as_ref())?;
         // The copy has nothing of the memory that its parent shares with us.
         space.image.end_jumps()?;
-        let tasks = self.tasks.fork(parent, tid);
+        let tasks = self.tracee.tasks.fork(parent, tid);
         let serial = |tasks: &super::tasks::Tasks, tid| tasks.get(tid).map(|task| task.id);
-        let among_threads = self.tasks.len() > 1;
-        let observer = match (serial(&self.tasks, parent), serial(&tasks, tid)) {
+        let among_threads = self.tracee.tasks.len() > 1;
+        let observer = match (serial(&self.tracee.tasks, parent), serial(&tasks, tid)) {
             (Some(parent), Some(child)) => self.observer.fork(parent, child, among_threads),
             _ => common.new_observer(tid, Preexisting::Unknown),
         };
         let mut copy = Self::new(tid, observer, space, common);
-        copy.tasks = tasks;
+        copy.tracee.tasks = tasks;
         copy.leaks = self.leaks.fork();
         // capacity is told of where it was allocated, which is another process
         copy.fill = self.fill.as_ref().map(|_| fill::Blocks::default());
-        if let Some(task) = copy.tasks.get(tid) {
+        if let Some(task) = copy.tracee.tasks.get(tid) {
             copy.tests = self.tests.fork(parent, task.id);
         }
-        copy.identity.parent = Some(self.pid);
+        copy.identity.parent = Some(self.tracee.pid);
         copy.identity.selected = self.identity.selected;
         copy.teardown.exit_kill = self.teardown.exit_kill;
         copy.identity.program.clone_from(&self.identity.program);
@@ -232,7 +232,7 @@ impl Process {
         let tid = child.tid();
         match TargetMemory::open(tid, tid).and_then(|memory| self.clean_copy(child, memory)) {
             Err(error) if !error.is_out_of_reach() => {
-                self.warn_once(format!("the code of child {tid} could not be restored: {error}"));
+                self.tracee.warn_once(format!("the code of child {tid} could not be restored: {error}"));
             }
             _ => {}
         }
@@ -241,7 +241,7 @@ impl Process {
 
     fn clean_copy(&self, child: &Stopped, mut memory: TargetMemory) -> Result<()> {
         memory.stands_still(Some(child.tid()));
-        let patches = self.space.image.code.patches();
+        let patches = self.tracee.space.image.code.patches();
         // The child's life hangs on it.
         insist(|| write::restore_copy(&mut memory, patches))?;
         match self.free_child_of_sigtrap_fallback(child, &mut memory) {
@@ -260,7 +260,7 @@ impl Process {
     /// clone(CLONE_VM|SIGCHLD) is reported as a fork.
     fn shares_memory(&mut self, tid: i32) -> Result<bool> {
         // Threads that have ended have no memory any more, also before that is reported.
-        let threads = self.tasks.iter().filter(|task| task.role == Role::Thread);
+        let threads = self.tracee.tasks.iter().filter(|task| task.role == Role::Thread);
         let mut is_known = false;
         for same in threads.map(|task| procfs::same_memory(tid, task.id.tid)) {
             if same == Some(true) {
@@ -272,6 +272,6 @@ impl Process {
             return Ok(false);
         }
         // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
-        Ok(self.space.image.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true))
+        Ok(self.tracee.space.image.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true))
     }
 }

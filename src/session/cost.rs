@@ -30,7 +30,7 @@ impl Process {
 
     /// Notes the CPU time until now.
     pub(super) fn note_cpu_time(&mut self) {
-        if let Some(now) = cputime::of_process(self.pid) {
+        if let Some(now) = cputime::of_process(self.tracee.pid) {
             self.cost.cpu_ns = now.all_ns.saturating_sub(self.cpu_before.all_ns);
             self.cost.user_ns = now.user_ns.saturating_sub(self.cpu_before.user_ns);
         }
@@ -43,7 +43,8 @@ impl Process {
     /// Before the first call of the allocator: until now, hardly any stop has been in the way.
     pub(super) fn note_undisturbed_time(&mut self) {
         self.note_cpu_time();
-        let cost = Cost { user_ns: 0, ..self.cost };
+        let mut cost = Cost { user_ns: 0, ..self.cost };
+        self.jump.add_cost(&mut cost);
         self.cost.known_cpu_ns = cost.own_cpu_ns();
     }
 

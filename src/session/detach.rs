@@ -61,10 +61,11 @@ impl Session {
             process.await_existing();
             process.end_copies_before_detach(stops);
             process.unpin();
-            process.note_peak_resident(process.pid);
-            process.note_added_memory();
-            process.judge_unseen(process.pid);
-            process.restore_code();
+            process.note_peak_resident(process.tracee.pid);
+            process.teardown.note_added_memory(&process.tracee, &process.jump);
+            process.judge_unseen(process.tracee.pid);
+            process.settle();
+            process.teardown.restore_code(&mut process.tracee);
         }
         self.detach_served();
         for (tid, status) in std::mem::take(&mut self.stops.held) {
@@ -84,7 +85,8 @@ impl Session {
             let expecting = !self.stops.expected.is_empty();
             let mut waiting = expecting;
             for process in self.processes.iter_mut() {
-                process.teardown.threads_awaited = process.ask_to_stop(&mut asked, &mut self.stops);
+                let Process { tracee, jump, teardown, .. } = process;
+                teardown.threads_awaited = teardown.ask_to_stop(tracee, jump, &mut asked, &mut self.stops);
                 waiting |= process.teardown.threads_awaited;
             }
             waiting |= self.detach_last(|process| !expecting && !process.teardown.threads_awaited);
@@ -99,7 +101,8 @@ impl Session {
                 break;
             }
             let waited = began.elapsed();
-            let is_ready = || self.processes.iter().any(|process| process.awaits_a_ready_thread(&asked));
+            let is_ready =
+                || self.processes.iter().any(|process| process.teardown.awaits_a_ready_thread(&process.tracee, &asked));
             if waited > PATIENCE_WITH_READY || waited > TIMEOUT && !is_ready() {
                 tracing::warn!("some threads did not stop for the detach within {} s", waited.as_secs());
                 self.detach_last(|_| true);
@@ -142,12 +145,13 @@ impl Session {
         (process.teardown.detaching, process.teardown.detached) = (true, true);
         self.detaching += 1;
         process.unpin();
-        process.note_peak_resident(process.pid);
-        process.note_added_memory();
-        process.judge_unseen(process.pid);
-        process.restore_code();
+        process.note_peak_resident(process.tracee.pid);
+        process.teardown.note_added_memory(&process.tracee, &process.jump);
+        process.judge_unseen(process.tracee.pid);
+        process.settle();
+        process.teardown.restore_code(&mut process.tracee);
         // The kernel detaches nobody by itself, as the tracer lives on.
-        process.ask_to_stop(&mut Asked::of_everyone(), stops);
+        process.teardown.ask_to_stop(&mut process.tracee, &process.jump, &mut Asked::of_everyone(), stops);
         self.finish_if_over(slot);
     }
 
@@ -157,7 +161,7 @@ impl Session {
         let slot = stop.slot.or_else(group)?;
         let process = self.processes.get(slot).filter(|process| process.teardown.detaching)?;
         // A child that had shared its memory is a process of its own from its exec on, which is traced.
-        let is_other_ones = stop.status == WaitStatus::Event(Event::Exec) && stop.tid() != process.pid;
+        let is_other_ones = stop.status == WaitStatus::Event(Event::Exec) && stop.tid() != process.tracee.pid;
         Some(slot).filter(|_| !is_other_ones)
     }
 
@@ -187,16 +191,16 @@ impl Session {
         if let Some(child) = child.and_then(|child| i32::try_from(child).ok()) {
             self.stops.end_vfork(child);
         }
-        let is_last = |process: &Process| process.teardown.last_to_detach.is_some() && process.tasks.len() == 1;
+        let is_last = |process: &Process| process.teardown.last_to_detach.is_some() && process.tracee.tasks.len() == 1;
         if self.processes.get(slot).is_some_and(is_last) {
             self.detach_last(|_| true);
         }
         let Some(process) = self.processes.get_mut(slot) else { return };
-        if !has_new_image && process.tasks.is_empty() && process.teardown.exit.is_none() {
+        if !has_new_image && process.tracee.tasks.is_empty() && process.teardown.exit.is_none() {
             // Every thread has been seen outside the pads.
             process.clear_pads();
             process.note_trap_action_left();
-            process.note_added_memory_left();
+            process.teardown.note_added_memory_left(&mut process.tracee);
         }
         self.finish_if_over(slot);
     }
@@ -204,7 +208,7 @@ impl Session {
     /// A thread of a process that is being detached from has just made another one: that will stop, too.
     fn expect_thread(&mut self, slot: Slot, parent: &Stopped) {
         let Some(new) = parent.event_message().ok().and_then(|new| i32::try_from(new).ok()) else { return };
-        let is_thread = |process: &Process| procfs::thread_group(new).ok().flatten() == Some(process.pid);
+        let is_thread = |process: &Process| procfs::thread_group(new).ok().flatten() == Some(process.tracee.pid);
         // It may have stopped, and gone, before this was told.
         if self.processes.get(slot).is_some_and(is_thread)
             && self.stops.owner_of(new).is_none()
@@ -251,11 +255,12 @@ impl Session {
         self.stops.serving = Some(Serving { tid: stop.tid(), status: stop.status, answer: None });
         let slot = self.slot_of(&stop);
         if let Some(process) = self.processes.get_mut(slot)
-            && !process.space.probes.breakpoints.is_empty()
+            && !process.tracee.space.probes.breakpoints.is_empty()
         {
-            process.space.image.memory.stands_still(Some(stop.tid()));
-            process.restore_code();
-            process.space.image.memory.stands_still(None);
+            process.tracee.space.image.memory.stands_still(Some(stop.tid()));
+            process.settle();
+            process.teardown.restore_code(&mut process.tracee);
+            process.tracee.space.image.memory.stands_still(None);
         }
         match insist(|| self.prepare_detach(slot, &stop)) {
             Ok(Prepared::Detach(signal)) => self.finish_detach(stop, signal),
@@ -277,8 +282,10 @@ impl Session {
         let slot = self.slot_of(&stop);
         let mut left = Ok(());
         if let Some(process) = self.processes.get_mut(slot) {
-            left = insist(|| process.leave_routine_for_good(tid, &stop.stopped));
-            left = left.and(insist(|| process.leave_pad(&stop.stopped)));
+            left = insist(|| {
+                process.jump.leave_routine_for_good(&mut process.tracee, &mut process.observer, &stop.stopped)
+            });
+            left = left.and(insist(|| process.tracee.leave_pad(&stop.stopped)));
             process.close_trap_of_sharer(&stop.stopped);
             // Such a thread is detached from last, or at its next stop.
             if signal == 0

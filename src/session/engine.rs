@@ -2,9 +2,9 @@
 //! jump engine tells parts of calls. Which engine sees a function's calls is a property of its probe
 //! ([`crate::breakpoints::Probe`]); the trap engine is in `trap.rs`.
 
-use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::Family;
-use crate::calls::{CallContext, Entry, Operation, Recorded, Return, Returned, ToldOfBlock};
+use crate::base::addr::{Addr, FunctionId, StackId, TaskId};
+use crate::event::calls::{CallContext, Entry, Operation, Recorded, Return, Returned, ToldOfBlock};
 use crate::event::{EventKind, Missed};
 use crate::jump::layout::Kind;
 use crate::unwinder::{Quality, StackTable, Unwound};

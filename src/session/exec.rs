@@ -7,7 +7,7 @@ use super::slots::Slot;
 use super::stop::{Action, Stop};
 use super::{Session, space};
 use crate::event::{Definition, Preexisting, ProcessDefinition};
-use crate::fill;
+use crate::heapmodel::fill;
 use crate::profile::{Amount, Image};
 use crate::session::leakrecord::LeakWatch;
 use crate::session::pertest::TestWatch;
@@ -26,7 +26,7 @@ impl Session {
         let Self { processes, stops, .. } = self;
         let Some(slot) = stop.slot else { return Ok(Action::Gone) };
         let Some(process) = processes.get_mut(slot) else { return Ok(Action::Gone) };
-        if tid != process.pid {
+        if tid != process.tracee.pid {
             // A child that had shared the memory. Its siblings' records stay.
             process.close_trap_of_sharer(&stop.stopped);
             if self.common.settings.follow {
@@ -52,7 +52,7 @@ impl Session {
             Ok(space) => space,
             Err(why) => {
                 let program = procfs::program_name(tid, tid);
-                process.warn_once(format!("{program}, process {tid}, runs untraced, as {why}"));
+                process.tracee.warn_once(format!("{program}, process {tid}, runs untraced, as {why}"));
                 process.note_child_detached(tid);
                 return Ok(Action::Detach);
             }
@@ -60,15 +60,15 @@ impl Session {
         process.unpin();
         process.restore_affinity(tid);
         process.children.followed += 1;
-        process.space.image.memory.stands_still(None);
+        process.tracee.space.image.memory.stands_still(None);
         for old in [tid, former] {
-            if let Some(task) = process.tasks.remove(old) {
+            if let Some(task) = process.tracee.tasks.remove(old) {
                 process.end_calls_of(task.id);
             }
             process.forget_trap_of_sharer(old);
             self.stops.forget(old);
         }
-        let parent = process.pid;
+        let parent = process.tracee.pid;
         let mut child = Process::new(tid, self.common.new_observer(tid, Preexisting::None), space, &self.common);
         child.identity.parent = Some(parent);
         child.hold_probes_back();
@@ -101,50 +101,50 @@ impl Process {
     /// A new image: another address space, with nothing of ours in it, unless the exec was under way when we attached.
     fn on_exec(&mut self, tid: i32, common: &Common) -> Result<Action> {
         self.settle();
-        let is_shared = !self.tasks.is_empty();
+        let is_shared = !self.tracee.tasks.is_empty();
         // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
         let is_first = self.identity.attached && self.identity.images.is_empty() && self.observer.events() == 0;
-        let too_early = is_first && !is_shared && !self.space.image.memory.is_gone();
+        let too_early = is_first && !is_shared && !self.tracee.space.image.memory.is_gone();
         // Whoever lives in the old memory does not stand still.
-        self.space.image.memory.stands_still(too_early.then_some(tid));
+        self.tracee.space.image.memory.stands_still(too_early.then_some(tid));
         if (is_shared || too_early)
-            && let Err(error) = self.space.restore(Threads::Run)
+            && let Err(error) = self.tracee.space.restore(Threads::Run)
         {
-            self.warn_once(format!("the code of an earlier image could not be restored: {error}"));
+            self.tracee.warn_once(format!("the code of an earlier image could not be restored: {error}"));
         }
         if too_early {
-            self.space.image.clear_own_code(None);
-            self.warnings.clear();
+            self.tracee.space.image.clear_own_code(None);
+            self.tracee.warnings.clear();
         }
-        let mut space = match open_new_image(self.pid, tid, common)? {
+        let mut space = match open_new_image(self.tracee.pid, tid, common)? {
             Ok(space) => space,
             Err(why) => return Ok(self.detach_new_image(tid, &why)),
         };
         if !too_early {
-            if let Some(endings) = self.settings.endings.clone().filter(|_| self.observer.events() > 0) {
+            if let Some(endings) = self.tracee.settings.endings.clone().filter(|_| self.observer.events() > 0) {
                 endings.tell(Ending::Image(Box::new(self.interim(false))), &common.settings.requests);
             }
             self.end_image();
         }
-        if self.settings.leak_scan.is_some() {
+        if self.tracee.settings.leak_scan.is_some() {
             space.probes.watch_exit();
         }
-        if self.settings.per_test {
+        if self.tracee.settings.per_test {
             space.modules.files.watch_tests();
         }
-        space.python.show_python(self.settings.python);
-        std::mem::swap(&mut space, &mut self.space);
+        space.python.show_python(self.tracee.settings.python);
+        std::mem::swap(&mut space, &mut self.tracee.space);
         space.image.code.end_guard();
-        self.begin_jump();
+        self.jump.begin_image(&mut self.tracee, &self.identity.program, self.observer.events());
         self.leave_sharers_behind();
-        self.tasks.begin_image();
-        self.tasks.add(tid, Role::Thread);
+        self.tracee.tasks.begin_image();
+        self.tracee.tasks.add(tid, Role::Thread);
         self.signals.trap_mask = self.signals.trap_mask.of_next_image();
         self.signals.fallback = FallbackState::default();
         self.signals.yielded.clear();
         self.leaks = LeakWatch::default();
         self.tests = TestWatch::default();
-        self.fill = self.settings.perturb.then(fill::Blocks::default);
+        self.fill = self.tracee.settings.perturb.then(fill::Blocks::default);
         self.peak_resident = None;
         self.observer.exec();
         self.hold_probes_back();
@@ -156,11 +156,11 @@ impl Process {
     /// The process has become a program that can't be traced, and runs on without us. What is told of it is the image
     /// before, as an empty profile would be no use.
     fn detach_new_image(&mut self, tid: i32, why: &str) -> Action {
-        let new = procfs::program_name(self.pid, tid);
+        let new = procfs::program_name(self.tracee.pid, tid);
         let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.identity.program);
         self.leaks.give_up(text.clone());
-        self.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
-        self.space.image.code.end_guard();
+        self.tracee.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
+        self.tracee.space.image.code.end_guard();
         self.teardown.detached = true;
         self.restore_affinity(tid);
         self.note_trap_action_left();
@@ -170,9 +170,10 @@ impl Process {
     /// Other threads vanish in an exec, some without any event. VM sharers live on, in the old address space. Returns
     /// who has vanished.
     pub(super) fn forget_threads(&mut self) -> Vec<i32> {
-        let threads: Vec<_> = self.tasks.iter().filter(|task| task.role == Role::Thread).map(|task| task.id).collect();
+        let threads: Vec<_> =
+            self.tracee.tasks.iter().filter(|task| task.role == Role::Thread).map(|task| task.id).collect();
         for task in &threads {
-            self.tasks.remove(task.tid);
+            self.tracee.tasks.remove(task.tid);
             self.end_calls_of(*task);
         }
         threads.into_iter().map(|task| task.tid).collect()
@@ -182,7 +183,7 @@ impl Process {
     fn end_image(&mut self) {
         let totals = self.observer.model().totals();
         self.identity.images.push(Image {
-            pid: self.pid,
+            pid: self.tracee.pid,
             program: std::mem::take(&mut self.identity.program),
             totals,
             gone_with_exec: Amount { objects: totals.live_blocks, bytes: totals.live_bytes },
@@ -202,7 +203,7 @@ impl Process {
     /// Whether the current image is one of those that are to be traced.
     pub(super) fn select_image(&mut self, tid: i32) {
         let executable = procfs::executable(tid).unwrap_or_default();
-        self.identity.selected = self.settings.selection.takes(&executable, &self.identity.program);
+        self.identity.selected = self.tracee.settings.selection.takes(&executable, &self.identity.program);
     }
 
     /// Tells the readers of the process's events what it is now.
@@ -217,8 +218,8 @@ impl Process {
 
     /// Notes name and command line of the current image.
     pub(super) fn describe_image(&mut self, tid: i32) {
-        self.identity.command = procfs::command_line(self.pid);
-        self.identity.program = procfs::program_name(self.pid, tid);
+        self.identity.command = procfs::command_line(self.tracee.pid);
+        self.identity.program = procfs::program_name(self.tracee.pid, tid);
         self.identity.owner.note(tid);
     }
 }

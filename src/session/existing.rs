@@ -10,10 +10,10 @@
 use super::heapcopy::{CopyLease, Forming};
 use super::process::Process;
 use super::stops::Stops;
-use crate::addr::Addr;
-use crate::heapwalk::{self, Sources, State, Walk};
-use crate::maps::Mapping;
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
+use crate::heap::walk::{self, Sources, State, Walk};
+use crate::image::maps::Mapping;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::standstill::is_allocators_call;
@@ -87,21 +87,22 @@ impl Process {
     pub(super) fn look_for_existing(&mut self, stops: &mut Stops) -> Result<()> {
         let began = Instant::now();
         let inside = self.leave_allocator(stops)?;
-        let refresh = |tid| self.space.refresh_maps(tid).map(|()| tid);
-        let live = match procfs::through_any(self.pid, self.tasks.tids(), refresh) {
+        let refresh = |tid| self.tracee.space.refresh_maps(tid).map(|()| tid);
+        let live = match procfs::through_any(self.tracee.pid, self.tracee.tasks.tids(), refresh) {
             Err(error) if error.is_out_of_reach() => return Ok(()),
             refreshed => refreshed?,
         };
-        self.space.image.memory.new_stop(live);
+        self.tracee.space.image.memory.new_stop(live);
         let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
-        let mappings: Vec<Mapping> = self.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
+        let mappings: Vec<Mapping> =
+            self.tracee.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
         let is_paused = self.observer.is_paused();
-        let copy = match self.settings.copy {
+        let copy = match self.tracee.settings.copy {
             // what is to be seen in a pause depends on the blocks that are known
             Some(means) if !is_paused => self.copy(None, means, &mappings, false, stops)?,
             _ => None,
         };
-        self.space.image.memory.stands_still(None);
+        self.tracee.space.image.memory.stands_still(None);
         self.observer.hold_back();
         self.existing = Some(Existing { walk: None, inside });
         let walk = match copy {
@@ -115,11 +116,11 @@ impl Process {
         match walk {
             Some(walk) => self.existing = Some(Existing { walk: Some(walk), inside }),
             None => {
-                let found = walk_heap(&mappings, &mut self.space.image.original_memory());
+                let found = walk_heap(&mappings, &mut self.tracee.space.image.original_memory());
                 self.note_existing(found, inside);
                 self.tell_existing(Duration::MAX);
                 let why = if is_paused { "collecting was to begin later" } else { "it could not be copied" };
-                self.warnings.push(format!(
+                self.tracee.warnings.push(format!(
                     "--existing: the process stood still for {} ms while its heap was read, as {why}",
                     began.elapsed().as_millis()
                 ));
@@ -182,23 +183,23 @@ impl Process {
         let Found { blocks, findings, moves_aligned } = match found {
             Ok(found) => found,
             Err(why) => {
-                self.warnings.push(format!("--existing: {why}: blocks from before the attach are unknown"));
+                self.tracee.warnings.push(format!("--existing: {why}: blocks from before the attach are unknown"));
                 return self.observer.take_existing(Vec::new());
             }
         };
         self.observer.take_existing(blocks);
         if findings > 0 {
-            self.warnings.push(format!(
+            self.tracee.warnings.push(format!(
                 "--existing: the heap was not as its allocator leaves it at {findings} places (`heaptrace heap` lists them): blocks from before the attach may be missing"
             ));
         }
         if moves_aligned {
-            self.warnings.push(
+            self.tracee.warnings.push(
                 "--existing: mimalloc does not say where in its place an aligned block begins: frees of such count as frees of unknown blocks".to_owned(),
             );
         }
         if inside > 0 {
-            self.warnings.push(format!(
+            self.tracee.warnings.push(format!(
                 "--existing: {inside} threads did not leave the allocator for a moment: one block of each from before the attach may be wrong"
             ));
         }
@@ -219,7 +220,11 @@ impl Process {
                 let Ok(raw) = stopped.registers() else { continue };
                 let regs = raw.regs();
                 if !is_elsewhere(&raw)
-                    && self.space.modules.may_be_in_allocator(&self.space.image, Addr(regs.rip), Addr(regs.sp()))
+                    && self.tracee.space.modules.may_be_in_allocator(
+                        &self.tracee.space.image,
+                        Addr(regs.rip),
+                        Addr(regs.sp()),
+                    )
                 {
                     // it would be for nothing to wait for others: they stay where they are
                     if *status == WaitStatus::EventStop {
@@ -241,8 +246,8 @@ impl Process {
 }
 
 fn walk_heap(mappings: &[Mapping], memory: &mut dyn ReadMemory) -> std::result::Result<Found, NotFound> {
-    let data = heapwalk::data_of(mappings);
-    let walk = heapwalk::walk(&Sources { mappings, data: &data }, memory);
+    let data = walk::data_of(mappings);
+    let walk = walk::walk(&Sources { mappings, data: &data }, memory);
     walk.map(Found::from).ok_or_else(|| {
         "the allocator of the process can't be walked (those of glibc, musl, mimalloc and jemalloc can)".to_owned()
     })

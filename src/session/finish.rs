@@ -8,10 +8,10 @@ use super::observer::MAX_MARKED;
 use super::process::Process;
 use super::recording::Recording;
 use crate::allocators::AllocatorTable;
-use crate::elf::{Elf, SymbolKind};
 use crate::event::{Generation, MarkName};
-use crate::fill;
+use crate::heapmodel::fill;
 use crate::heapmodel::{HeapView, Mark, SiteStats, Snapshot};
+use crate::image::elf::{Elf, SymbolKind};
 use crate::profile::course::HeapHistory;
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
@@ -51,7 +51,7 @@ impl Process {
 
     /// What of the heap is wanted at the end. An error is a sentence for people: a mark was not set.
     fn wanted_snapshot(&mut self) -> Result<Snapshot, String> {
-        let Generation { since, until } = self.settings.generation;
+        let Generation { since, until } = self.tracee.settings.generation;
         let heap = match until {
             Some(mark) => self.heap_at(&mark)?,
             None if since.is_none() => return Ok(self.observer.model().snapshot()),
@@ -63,19 +63,19 @@ impl Process {
     }
 
     fn interim_of(&mut self, heap: HeapView) -> LiveSnapshot {
-        let (stacks, modules) = self.space.modules.share_records();
+        let (stacks, modules) = self.tracee.space.modules.share_records();
         self.note_cpu_time();
         self.cost.wall_ns = self.lived_ns();
         self.note_thread_names();
-        self.note_peak_resident(self.pid);
+        self.note_peak_resident(self.tracee.pid);
         let recording = self.record(LeakScan::NotWanted, stacks, modules);
-        LiveSnapshot { recording, heap, at: None, follows: self.settings.follow }
+        LiveSnapshot { recording, heap, at: None, follows: self.tracee.settings.follow }
     }
 
     /// Looks once more at what a process can change: the names of its threads, and its user.
     pub(super) fn note_thread_names(&mut self) {
-        self.identity.owner.note(self.pid);
-        for task in self.tasks.iter() {
+        self.identity.owner.note(self.tracee.pid);
+        for task in self.tracee.tasks.iter() {
             self.identity.thread_names.entry(task.id.serial).or_insert_with(|| procfs::comm(task.id.tid));
         }
     }
@@ -87,9 +87,9 @@ impl Process {
         }
         if broken_off.is_some() {
             self.teardown.detached = self.teardown.exit.is_none();
-            self.note_peak_resident(self.pid);
+            self.note_peak_resident(self.tracee.pid);
         }
-        self.end_jump();
+        self.jump.end(&mut self.tracee, &mut self.observer);
         self.await_existing();
         if broken_off.is_some() {
             // what the jump engine had left in its rings is of now
@@ -98,8 +98,8 @@ impl Process {
         #[cfg(debug_assertions)]
         assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives another heap");
         self.note_thread_names();
-        self.warnings.extend(self.space.modules.findings.take_warnings());
-        let mut leaks = match self.settings.leak_scan {
+        self.tracee.warnings.extend(self.tracee.space.modules.findings.take_warnings());
+        let mut leaks = match self.tracee.settings.leak_scan {
             Some(_) => std::mem::take(&mut self.leaks).into_scan(self.teardown.exit),
             None => LeakScan::NotWanted,
         };
@@ -109,7 +109,7 @@ impl Process {
             LeakScan::Done(scan) => std::mem::take(&mut scan.snapshot),
             LeakScan::NotWanted | LeakScan::Missed(_) => match self.wanted_snapshot() {
                 Ok(snapshot) => {
-                    self.warnings.extend(self.settings.generation.in_words());
+                    self.tracee.warnings.extend(self.tracee.settings.generation.in_words());
                     snapshot
                 }
                 Err(reason) => {
@@ -119,14 +119,14 @@ impl Process {
                 }
             },
         };
-        self.warnings.extend(missing_mark.clone());
+        self.tracee.warnings.extend(missing_mark.clone());
         // What was inherited and is gone says nothing.
         snapshot.sites.retain(|site| !site.inherited || site.live.objects > 0 || site.at_peak.objects > 0);
-        let (stacks, modules) = self.space.modules.take_records();
-        let mut recording = self.record(leaks, stacks, modules).with_figures(snapshot, self.settings.follow);
-        if self.settings.follow {
+        let (stacks, modules) = self.tracee.space.modules.take_records();
+        let mut recording = self.record(leaks, stacks, modules).with_figures(snapshot, self.tracee.settings.follow);
+        if self.tracee.settings.follow {
             // In the profile of all they are another process's. (Ways to a leak may lead over them.)
-            if !self.settings.profile_each && self.settings.leak_scan.is_none() {
+            if !self.tracee.settings.profile_each && self.tracee.settings.leak_scan.is_none() {
                 recording.snapshot.sites.retain(|site| !site.inherited);
                 recording.stream.without_inherited = true;
             }
@@ -136,7 +136,7 @@ impl Process {
         }
         recording.broken_off = broken_off.cloned();
         recording.missing_mark = missing_mark;
-        if let Some(trace) = &self.settings.trace {
+        if let Some(trace) = &self.tracee.settings.trace {
             trace.end(&recording.trace_end());
         }
         recording
@@ -144,8 +144,8 @@ impl Process {
 
     /// All but what [`Recording::with_figures`] adds.
     fn record(&self, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
-        let (root, pid_inside) = self.space.image.root_and_inner_pid();
-        let blind_spots = self.space.probes.blind_spots(&self.space.modules);
+        let (root, pid_inside) = self.tracee.space.image.root_and_inner_pid();
+        let blind_spots = self.tracee.space.probes.blind_spots(&self.tracee.space.modules);
         let origin = Origin {
             start_ns: u64::try_from(self.identity.born.duration_since(self.identity.began).as_nanos())
                 .unwrap_or(u64::MAX),
@@ -153,17 +153,17 @@ impl Process {
             inherited: Amount::default(),
             inherited_at_peak: Amount::default(),
         };
-        let mut warnings = self.warnings.clone();
-        warnings.extend(blind_spots.iter().filter(|what| !self.warnings.contains(what)).cloned());
-        warnings.extend(self.fallbacks.in_words(self.observer.events()));
-        warnings.extend(self.space.python.untold_python());
+        let mut warnings = self.tracee.warnings.clone();
+        warnings.extend(blind_spots.iter().filter(|what| !self.tracee.warnings.contains(what)).cloned());
+        warnings.extend(self.jump.fallbacks_in_words(self.observer.events()));
+        warnings.extend(self.tracee.space.python.untold_python());
         warnings.extend(self.fill.as_ref().and_then(fill::Blocks::untold));
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
         }
         if self.identity.selected
-            && !self.space.modules.has_probes()
+            && !self.tracee.space.modules.has_probes()
             && self.teardown.exit.is_none_or(|exit| exit != Exit::Signal(9))
         {
             warnings.push(format!(
@@ -173,8 +173,9 @@ impl Process {
                 self.identity.program
             ));
         }
+        let not_on_jump = self.jump.is_not_on_jump_yet(&self.identity.program, self.observer.events());
         // the warnings of an image before may have the same words
-        warnings.extend(self.is_not_on_jump_yet().filter(|told| !self.warnings.contains(told)));
+        warnings.extend(not_on_jump.filter(|told| !self.tracee.warnings.contains(told)));
         let paused = self.observer.paused_for();
         if !paused.is_zero() {
             warnings.push(format!(
@@ -182,10 +183,10 @@ impl Process {
                 paused.as_secs_f64()
             ));
         }
-        if self.teardown.detached && self.space.image.mapped_pad_bytes() > 0 {
+        if self.teardown.detached && self.tracee.space.image.mapped_pad_bytes() > 0 {
             warnings.push(format!(
                 "{} KiB of empty executable memory stay behind in the process: unmapping them safely is not possible",
-                self.space.image.mapped_pad_bytes() / 1024
+                self.tracee.space.image.mapped_pad_bytes() / 1024
             ));
         }
         let aftermath = self.aftermath();
@@ -193,15 +194,26 @@ impl Process {
         if harmed {
             warnings.push(aftermath.to_string());
         }
+        let mut cost = Cost {
+            conditions: Conditions {
+                threads: self.tracee.tasks.threads_ever(),
+                pinned: self.tracee.settings.pin,
+                free_stacks: self.tracee.settings.free_stacks,
+                ..self.cost.conditions
+            },
+            events: self.observer.events(),
+            ..self.cost
+        };
+        self.jump.add_cost(&mut cost);
         Recording {
             snapshot: Snapshot::default(),
             stacks,
-            table: Arc::clone(&self.settings.table),
+            table: Arc::clone(&self.tracee.settings.table),
             modules,
-            scripts: self.space.modules.files.scripts(),
+            scripts: self.tracee.space.modules.files.scripts(),
             thread_names: self.identity.thread_names.clone(),
             process: ProcessInfo {
-                pid: self.pid,
+                pid: self.tracee.pid,
                 pid_inside,
                 program: self.identity.program.clone(),
                 command: self.identity.command.clone(),
@@ -216,7 +228,7 @@ impl Process {
                     all_blocks_known: !self.observer.model().may_have_unknown_blocks(),
                 }),
             },
-            session: self.settings.session.clone(),
+            session: self.tracee.settings.session.clone(),
             stream: StreamEnd { without_inherited: false, ..self.observer.stream_end() },
             origin,
             parent: self.identity.parent,
@@ -228,16 +240,7 @@ impl Process {
             detached: self.teardown.detached,
             harmed,
             user: self.identity.owner.user,
-            cost: Cost {
-                conditions: Conditions {
-                    threads: self.tasks.threads_ever(),
-                    pinned: self.settings.pin,
-                    free_stacks: self.settings.free_stacks,
-                    ..self.cost.conditions
-                },
-                events: self.observer.events(),
-                ..self.cost
-            },
+            cost,
             anomalies: self.observer.model().anomalies(),
             children: self.children.clone(),
             images: self.identity.images.clone(),
@@ -248,7 +251,7 @@ impl Process {
             unknown_functions: Vec::new(),
             missing_mark: None,
             course: HeapHistory::of_marks(self.observer.model().marks().iter().map(Mark::named).collect()),
-            timed_out: self.control.has_timed_out(),
+            timed_out: self.tracee.control.has_timed_out(),
             broken_off: None,
             interrupted: false,
             dismissed: false,

@@ -11,10 +11,10 @@ use super::process::Process;
 use super::requests::{Answer, Reply, Requests, Wish};
 use super::space::OriginalMemory;
 use super::stops::Stops;
-use crate::addr::Addr;
-use crate::maps::Mapping;
-use crate::memory::ReadMemory;
-use crate::patches::{Patches, PcLocation};
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
+use crate::breakpoints::patches::{Patches, PcLocation};
+use crate::image::maps::Mapping;
 use crate::tracer::control::Control;
 use crate::tracer::copy::{self, Forked, Means};
 use crate::tracer::memory::TargetMemory;
@@ -224,7 +224,9 @@ impl Process {
         stops: &mut Stops,
     ) -> Result<Option<Forming>> {
         let is_shared = |mapping: &Mapping| mapping.perms.shared && mapping.perms.write;
-        if with_pointers && mappings.iter().any(is_shared) || !copy::may_be_made(self.pid, self.tasks.tids()) {
+        if with_pointers && mappings.iter().any(is_shared)
+            || !copy::may_be_made(self.tracee.pid, self.tracee.tasks.tids())
+        {
             return Ok(None);
         }
         let waiting = stops.waiting.iter().filter(|(tid, ..)| self.is_own_thread(*tid));
@@ -240,7 +242,7 @@ impl Process {
             self.copies.is_to_be_tried_again = !told_to.is_empty();
             for tid in busy {
                 // it stops once more when it has been served
-                self.interrupt(tid)?;
+                self.tracee.interrupt(tid)?;
             }
             return Ok(comes.then_some(Forming::Later));
         };
@@ -255,7 +257,15 @@ impl Process {
             return Ok(None);
         }
         let mut left = None;
-        let made = Forked::make(thread, &resume, self.pid, means, mappings, &mut self.space.image.memory, &mut left);
+        let made = Forked::make(
+            thread,
+            &resume,
+            self.tracee.pid,
+            means,
+            mappings,
+            &mut self.tracee.space.image.memory,
+            &mut left,
+        );
         if let Some(left) = left {
             self.note_dead_copy(left);
         }
@@ -277,7 +287,7 @@ impl Process {
         }
         let memory = forked.memory().ok().filter(|_| forked.is_whole());
         let lease = memory.map(|mut memory| {
-            memory.wait_for_no_servers(self.space.image.memory.reader(), mappings);
+            memory.wait_for_no_servers(self.tracee.space.image.memory.reader(), mappings);
             self.lease(forked, memory)
         });
         if lease.is_none() && forked.is_over() {
@@ -301,10 +311,10 @@ impl Process {
         let has_ended = Arc::<AtomicBool>::default();
         self.copies.alive.push((forked, Arc::clone(&has_ended)));
         CopyLease {
-            memory: CopiedMemory { memory, patches: self.space.image.code.patches().clone() },
-            requests: Arc::clone(&self.settings.requests),
-            control: Arc::clone(&self.control),
-            of: self.pid,
+            memory: CopiedMemory { memory, patches: self.tracee.space.image.code.patches().clone() },
+            requests: Arc::clone(&self.tracee.settings.requests),
+            control: Arc::clone(&self.tracee.control),
+            of: self.tracee.pid,
             copy: forked.pid(),
             has_ended,
         }
@@ -315,7 +325,7 @@ impl Process {
     fn can_call(&self, thread: &Stopped, mappings: &[Mapping]) -> Option<RawRegs> {
         let raw = thread.registers().ok()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);
-        let is_the_program_s = self.space.image.locate(Addr(resume.0.rip)) == PcLocation::Program;
+        let is_the_program_s = self.tracee.space.image.locate(Addr(resume.0.rip)) == PcLocation::Program;
         let is_free = is_the_program_s && !self.copies.is_within_call(thread.tid());
         (is_free && copy::can_make(thread, &resume, mappings)).then_some(resume)
     }
@@ -357,15 +367,15 @@ impl Process {
 
     /// Tells a thread to stop, one that runs if there is one.
     fn ask_a_thread(&mut self) {
-        let threads = self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
-        let threads = threads.map(|tid| (tid, procfs::state(self.pid, tid)));
+        let threads = self.tracee.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
+        let threads = threads.map(|tid| (tid, procfs::state(self.tracee.pid, tid)));
         let taker = threads.min_by_key(|(_, state)| match state {
             Some(b'R') => 0,
             Some(b'S') => 1,
             _ => 2,
         });
         if let Some((tid, _)) = taker {
-            let _ = self.interrupt(tid);
+            let _ = self.tracee.interrupt(tid);
         }
     }
 
@@ -404,7 +414,7 @@ impl Process {
         while let Some(&copy) = self.copies.dead.last() {
             let taken = match copy.status_taken_by(thread) {
                 Err(error @ TracerError::Filtered { .. }) => {
-                    self.warn_once(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", self.pid));
+                    self.tracee.warn_once(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", self.tracee.pid));
                     false
                 }
                 Err(error @ TracerError::Unresponsive { .. }) => {
@@ -456,7 +466,7 @@ impl Process {
             self.copies.dead.push(copy);
         }
         let known: Vec<i32> = self.copies.dead.iter().map(Forked::pid).collect();
-        let others = copy::left_by_others(self.pid, &self.space.image.memory);
+        let others = copy::left_by_others(self.tracee.pid, &self.tracee.space.image.memory);
         self.copies.dead.extend(others.into_iter().filter(|copy| !known.contains(&copy.pid())));
         if self.copies.dead.is_empty() || self.teardown.exit.is_some() {
             return;

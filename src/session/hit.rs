@@ -7,14 +7,14 @@ use super::engine::{EngineReply, EngineReport, EntryContext, ReturnContext, miss
 use super::jump::Jump;
 use super::process::Process;
 use super::stops::Stops;
-use crate::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::allocators::{Family, Kind, MapFunction};
 use crate::arch::Regs;
+use crate::base::addr::{Addr, FunctionId, StackId, TaskId};
+use crate::base::memory::ReadMemory;
 use crate::breakpoints::{Breakpoint, Engine, Probe};
-use crate::calls::{CallContext, Entry, Operation, Return, Returned};
+use crate::event::calls::{CallContext, Entry, Operation, Return, Returned};
 use crate::event::{EventKind, Missed};
-use crate::fill;
-use crate::memory::ReadMemory;
+use crate::heapmodel::fill;
 use crate::session::space::{
     ANNOTATION_TAG, AddressSpace, EXIT_TAG, GUARD_TAG, Helper, OriginalMemory, RESOLVER_TAG, SIGACTION_TAG, TEST_TAG,
 };
@@ -48,7 +48,7 @@ impl Process {
         self.repair_trap(tid, thread, raw, at)?;
         self.keep_sigtrap_fallback(tid, thread, stops)?;
         let regs = raw.regs();
-        if self.was_counted_before_signal(tid, at, regs.sp()) {
+        if self.tracee.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, regs.sp())) {
             *counted = true;
             return Ok(());
         }
@@ -60,8 +60,8 @@ impl Process {
             self.on_entry(hit, &regs, function)?;
         }
         *counted = true;
-        self.note_picked_blocks();
-        if purposes.loader && self.space.modules.loader_is_consistent(&self.space.image) {
+        self.jump.note_picked_blocks(&mut self.observer);
+        if purposes.loader && self.tracee.space.modules.loader_is_consistent(&self.tracee.space.image) {
             self.settle();
             self.refresh_modules(tid);
         }
@@ -71,7 +71,7 @@ impl Process {
         }
         if purposes.tags & GUARD_TAG != 0 {
             self.settle();
-            self.hand_over(tid, thread, raw)?;
+            self.jump.hand_over(&mut self.tracee, &mut self.observer, thread, raw)?;
             self.note_mode(tid);
         }
         if purposes.tags & ANNOTATION_TAG != 0 {
@@ -86,10 +86,10 @@ impl Process {
         if purposes.tags & EXIT_TAG != 0 {
             self.on_libc_exit(thread, raw, stops)?;
         }
-        if self.space.probes.has_deferred() {
-            self.space.probes.place_deferred(
-                &mut self.space.image,
-                &mut self.space.modules,
+        if self.tracee.space.probes.has_deferred() {
+            self.tracee.space.probes.place_deferred(
+                &mut self.tracee.space.image,
+                &mut self.tracee.space.modules,
                 Some(&Helper::at_trap(thread, raw)),
             )?;
             self.awaited = Awaited::Nobody;
@@ -99,12 +99,12 @@ impl Process {
 
     fn on_entry(&mut self, hit: &Hit<'_>, regs: &Regs, function: FunctionId) -> Result<()> {
         let &Hit { tid, thread, raw, at, .. } = hit;
-        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
-        let text = self.settings.table.get(function).and_then(|f| f.text);
+        let Some(task) = self.tracee.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
+        let text = self.tracee.settings.table.get(function).and_then(|f| f.text);
         if text.is_some_and(|text| !text.allocates(&regs.arguments())) {
             return Ok(());
         }
-        let Some(return_addr) = self.space.image.memory.read_u64(Addr(regs.sp())).map(Addr) else {
+        let Some(return_addr) = self.tracee.space.image.memory.read_u64(Addr(regs.sp())).map(Addr) else {
             self.note_missed_call();
             return Ok(());
         };
@@ -112,11 +112,11 @@ impl Process {
             self.note_undisturbed_time();
         }
         let entry = self.entry_at(task, function, regs, at, return_addr);
-        let (libunwind, max_depth) = (self.libunwind.as_deref(), self.settings.max_depth);
-        let space = &mut self.space;
+        let (libunwind, max_depth) = (self.libunwind.as_deref(), self.tracee.settings.max_depth);
+        let space = &mut self.tracee.space;
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
         let fill = self.fill.as_mut();
-        let table = &self.settings.table;
+        let table = &self.tracee.settings.table;
         let has_chunks = fill.is_some() && !table.is_declared(function) && REALLOCS.contains(&table.name(function));
         let mut stack = EntryStack {
             space,
@@ -138,16 +138,16 @@ impl Process {
             return Err(error);
         }
         if let Some(unwound) = unwound {
-            self.publish_stack(unwound);
+            self.jump.publish_stack(&self.tracee, unwound);
         }
         let EngineReply::WatchReturn(site) = answer else { return Ok(()) };
-        match self.space.ensure_return_site(site, thread, raw) {
+        match self.tracee.space.ensure_return_site(site, thread, raw) {
             Ok(true) => {
-                self.stop_cost.enters(self.pid, tid);
+                self.stop_cost.enters(self.tracee.pid, tid);
                 Ok(())
             }
             Ok(false) => {
-                self.warn_once(UNSEEN_RETURNS.to_owned());
+                self.tracee.warn_once(UNSEEN_RETURNS.to_owned());
                 self.observer.observe(EngineReport::ReturnUnwatchable(task));
                 Ok(())
             }
@@ -162,57 +162,66 @@ impl Process {
     /// What is known of a call at the entry `at` without a walk of the stack.
     fn entry_at(&mut self, task: TaskId, function: FunctionId, regs: &Regs, at: Addr, return_addr: Addr) -> Entry {
         let (frees, is_aligned) = self
+            .tracee
             .settings
             .table
             .get(function)
             .map_or((false, false), |f| (matches!(f.kind, Kind::Free { .. }), f.align.is_some()));
         let mut args = regs.arguments();
-        if let Some(text) = self.settings.table.get(function).and_then(|f| f.text) {
-            let mut memory = self.space.image.original_memory();
+        if let Some(text) = self.tracee.settings.table.get(function).and_then(|f| f.text) {
+            let mut memory = self.tracee.space.image.original_memory();
             text.complete(&mut args, &mut |at, bytes| memory.read(at, bytes));
         }
-        let sets_break = self.settings.table.get(function).is_some_and(|f| f.kind == Kind::Mapping(MapFunction::Brk));
+        let sets_break =
+            self.tracee.settings.table.get(function).is_some_and(|f| f.kind == Kind::Mapping(MapFunction::Brk));
         if sets_break {
             // Where it is now: nothing else tells by how much it moves. Of sbrk's call, the program's or malloc's,
             // nobody asks: it costs a look at all maps, at each growth of a heap.
-            let is_sbrks = self.space.modules.is_called_by_sbrk(at, return_addr, &self.settings.table);
+            let is_sbrks = self.tracee.space.modules.is_called_by_sbrk(at, return_addr, &self.tracee.settings.table);
             let asked = !is_sbrks && !self.observer.concerns_next(task);
-            let end = asked.then(|| self.space.program_break(task.tid)).flatten();
+            let end = asked.then(|| self.tracee.space.program_break(task.tid)).flatten();
             args[1] = end.map_or(0, |end| end.0);
         }
-        let is_wrapper = (frees || is_aligned) && self.space.modules.wrapper_at(at) == Some(at);
+        let is_wrapper = (frees || is_aligned) && self.tracee.space.modules.wrapper_at(at) == Some(at);
         Entry {
             task,
             function,
             args,
             sp: regs.sp(),
             return_addr,
-            module: self.space.modules.module_at(at),
-            caller_module: self.space.modules.module_at(return_addr),
-            family: self.space.modules.family_of_call(&self.space.image, at, return_addr, frees),
+            module: self.tracee.space.modules.module_at(at),
+            caller_module: self.tracee.space.modules.module_at(return_addr),
+            family: self.tracee.space.modules.family_of_call(&self.tracee.space.image, at, return_addr, frees),
             interval: 0,
-            caller_is_allocator: self.space.modules.is_called_by_allocator(&self.space.image, return_addr),
+            caller_is_allocator: self
+                .tracee
+                .space
+                .modules
+                .is_called_by_allocator(&self.tracee.space.image, return_addr),
             is_wrapper,
             wrapper: is_wrapper.then_some(at),
-            loops_to_entry: self.space.probes.loops_to_entry(
-                &self.space.image,
-                &mut self.space.modules,
-                &self.space.entries,
+            loops_to_entry: self.tracee.space.probes.loops_to_entry(
+                &self.tracee.space.image,
+                &mut self.tracee.space.modules,
+                &self.tracee.space.entries,
                 at,
             ),
         }
     }
 
     fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) -> Result<()> {
-        let Some(task) = self.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
+        let Some(task) = self.tracee.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
         let out = self.observer.out_argument(task, site, regs.sp());
-        let out = out.and_then(|out| self.space.image.original_memory().read_u64(out)).map(Addr);
+        let out = out.and_then(|out| self.tracee.space.image.original_memory().read_u64(out)).map(Addr);
         let size = self.size_at_return(task, site, regs, out.unwrap_or(Addr(regs.result())));
         let returned = Returned { result: regs.result(), out, size };
         let ending = self.fill.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
-        let mut context =
-            EndedCall { stacks: self.space.modules.unwinder.stacks(), max_depth: self.settings.max_depth, cell };
+        let mut context = EndedCall {
+            stacks: self.tracee.space.modules.unwinder.stacks(),
+            max_depth: self.tracee.settings.max_depth,
+            cell,
+        };
         let at = Return { task, site, sp: regs.sp(), returned };
         let answer = self.observer.observe(EngineReport::Return(at, &mut context));
         let matched = answer == EngineReply::CallEnded;
@@ -225,8 +234,9 @@ impl Process {
         if !matched {
             self.end_watch_while_paused(site);
         }
-        if self.space.probes.breakpoints.get_mut(site).is_some_and(|breakpoint| breakpoint.count_return(matched)) {
-            self.space.demote_return_site(site);
+        if self.tracee.space.probes.breakpoints.get_mut(site).is_some_and(|breakpoint| breakpoint.count_return(matched))
+        {
+            self.tracee.space.demote_return_site(site);
         }
         self.release_return_site(site)
     }
@@ -234,9 +244,9 @@ impl Process {
     /// The size of the block that a call has returned, where its function could not tell it at the entry.
     fn size_at_return(&mut self, task: TaskId, site: Addr, regs: &Regs, block: Addr) -> Option<u64> {
         let function = self.observer.function_ending(task, site, regs.sp())?;
-        let text = self.settings.table.get(function)?.text?;
+        let text = self.tracee.settings.table.get(function)?.text?;
         let operation = self.observer.operation_ending(task, site, regs.sp())?;
-        let mut memory = self.space.image.original_memory();
+        let mut memory = self.tracee.space.image.original_memory();
         if let Some(at) = operation.size_argument() {
             return memory.read_u64(at);
         }
@@ -251,12 +261,12 @@ impl Process {
     /// Takes a return site of one shot away once no call returns there any more.
     fn release_return_site(&mut self, site: Addr) -> Result<()> {
         let is_once =
-            self.space.probes.breakpoints.get(site).is_some_and(|breakpoint| breakpoint.purposes.returns_once);
+            self.tracee.space.probes.breakpoints.get(site).is_some_and(|breakpoint| breakpoint.purposes.returns_once);
         // Who awaits a return is told by a look at all threads: it is asked last.
         if is_once && !self.observer.awaits(site) {
-            self.space.end_return_site(site)?;
-            if self.space.probes.breakpoints.get(site).is_none() {
-                self.tasks.forget_counted(site);
+            self.tracee.space.end_return_site(site)?;
+            if self.tracee.space.probes.breakpoints.get(site).is_none() {
+                self.tracee.tasks.forget_counted(site);
             }
         }
         Ok(())
@@ -280,8 +290,8 @@ impl Process {
 /// The functions of glibc that resize blocks.
 const REALLOCS: [&str; 2] = ["realloc", "reallocarray"];
 
-/// The stack of a thread at the entry of an allocator function, and the rare questions of [`crate::calls`], answered
-/// from the maps and by a walk.
+/// The stack of a thread at the entry of an allocator function, and the rare questions of [`crate::event::calls`],
+/// answered from the maps and by a walk.
 struct EntryStack<'a> {
     space: &'a mut AddressSpace,
     regs: &'a Regs,

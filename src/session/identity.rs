@@ -33,7 +33,7 @@ pub(super) struct Identity {
     pub(super) selected: bool,
     /// The images that it had before, oldest first.
     pub(super) images: Vec<Image>,
-    /// Names of its threads, by [`crate::addr::TaskId::serial`].
+    /// Names of its threads, by [`crate::base::addr::TaskId::serial`].
     pub(super) thread_names: HashMap<u32, String>,
 }
 

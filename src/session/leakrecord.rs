@@ -1,10 +1,10 @@
 //! What a leak scan has found, and what is kept for one while a program runs.
 
 use super::space::OwnSuppressions;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
+use crate::heap::leaks::Scan;
+use crate::heap::leaks::roots::ThreadState;
 use crate::heapmodel::{SiteId, SiteKey, Snapshot};
-use crate::leaks::Scan;
-use crate::leaks::roots::ThreadState;
 use crate::profile::Exit;
 use crate::profile::leaks::ScanMoment;
 use rustc_hash::FxHashMap;

@@ -14,12 +14,12 @@ use super::process::Process;
 use super::space::Annotation;
 use super::stops::Stops;
 use super::tasks::Role;
-use crate::addr::Addr;
 use crate::arch::Regs;
+use crate::base::addr::Addr;
 use crate::event::EventKind;
-use crate::leaks::ScanOptions;
-use crate::leaks::roots::ThreadState;
-use crate::maps::Mapping;
+use crate::heap::leaks::ScanOptions;
+use crate::heap::leaks::roots::ThreadState;
+use crate::image::maps::Mapping;
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::copy::Means;
 use crate::tracer::procfs::{self, Position};
@@ -45,7 +45,8 @@ const SYS_EXIT: u64 = 60;
 impl Process {
     /// A thread has entered a function by which the program tells of its memory.
     pub(super) fn on_annotation(&mut self, tid: i32, regs: &Regs, at: Addr, stops: &mut Stops) -> Result<()> {
-        let (Some(annotation), Some(task)) = (self.space.modules.annotation_at(at), self.tasks.get(tid)) else {
+        let (Some(annotation), Some(task)) = (self.tracee.space.modules.annotation_at(at), self.tracee.tasks.get(tid))
+        else {
             return Ok(());
         };
         let task = task.id;
@@ -69,7 +70,8 @@ impl Process {
     /// A thread has arrived at libc's `_exit`.
     pub(super) fn on_libc_exit(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
         let at_entry = raw.regs();
-        let outer = self.space.modules.caller_of_exit(&mut self.space.image, &at_entry).unwrap_or(at_entry);
+        let outer =
+            self.tracee.space.modules.caller_of_exit(&mut self.tracee.space.image, &at_entry).unwrap_or(at_entry);
         self.scan_from((thread.tid(), Some(thread)), &at_entry, &outer, ScanMoment::Exit, stops)
     }
 
@@ -84,15 +86,15 @@ impl Process {
         moment: ScanMoment,
         stops: &mut Stops,
     ) -> Result<()> {
-        let is_program = self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread);
+        let is_program = self.tracee.tasks.get(tid).is_some_and(|task| task.role == Role::Thread);
         // A child that shares the memory ends alone. The scan of an earlier thread that has arrived here holds.
-        if self.settings.leak_scan.is_none() || !is_program || self.leaks.done.is_some() {
+        if self.tracee.settings.leak_scan.is_none() || !is_program || self.leaks.done.is_some() {
             return Ok(());
         }
         let began = Instant::now();
         let mut own = ThreadState::in_call(tid, outer);
-        if tid == self.pid {
-            own.start_frames = self.space.modules.start_frames(&mut self.space.image, at_entry, true);
+        if tid == self.tracee.pid {
+            own.start_frames = self.tracee.space.modules.start_frames(&mut self.tracee.space.image, at_entry, true);
         }
         let mut threads = self.stop_all_threads(Some(tid), stops)?;
         threads.push(own);
@@ -105,16 +107,16 @@ impl Process {
 
     /// A thread is about to disappear.
     pub(super) fn on_thread_ending(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
-        let Some(task) = self.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else { return Ok(()) };
+        let Some(task) = self.tracee.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else { return Ok(()) };
         task.ending = true;
         if self.leaks.done.is_some() {
             return Ok(());
         }
         // A thread just created may not have made its first stop, or not been served.
-        let is_coming = |new: &i32| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.pid);
-        let is_last = self.tasks.iter().all(|task| task.role != Role::Thread || task.ending)
+        let is_coming = |new: &i32| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.tracee.pid);
+        let is_last = self.tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending)
             && !stops.expected.iter().any(is_coming);
-        if self.settings.leak_scan.is_none() {
+        if self.tracee.settings.leak_scan.is_none() {
             if is_last {
                 self.tell_unwritten(tid);
                 self.tell_arenas(tid);
@@ -136,7 +138,7 @@ impl Process {
 
     /// Reads and classifies the living program, then ends it: it did not obey SIGTERM.
     pub(super) fn scan_and_kill(&mut self, stops: &mut Stops) -> Result<()> {
-        if self.settings.leak_scan.is_some() && self.leaks.done.is_none() {
+        if self.tracee.settings.leak_scan.is_some() && self.leaks.done.is_none() {
             let began = Instant::now();
             let threads = self.stop_all_threads(None, stops)?;
             match threads.iter().find(|thread| thread.regs.is_some()) {
@@ -147,7 +149,7 @@ impl Process {
                 None => self.leaks.failure = Some("no thread of the program could be stopped".to_owned()),
             }
         }
-        match control::send(self.pid, control::KILL) {
+        match control::send(self.tracee.pid, control::KILL) {
             Err(error) if !error.is_out_of_reach() => Err(error),
             _ => Ok(()),
         }
@@ -161,7 +163,7 @@ impl Process {
         means: Option<Means>,
         stops: &mut Stops,
     ) -> std::result::Result<Captured, String> {
-        if self.settings.sample_interval > 0 {
+        if self.tracee.settings.sample_interval > 0 {
             return Err(
                 "only a sample of its blocks is recorded (--sample-interval): heaptrace can't say which of them are lost"
                     .to_owned(),
@@ -202,7 +204,7 @@ impl Process {
 
     /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is detached from.
     pub(super) fn scan_before_detach(&mut self, stops: &mut Stops) {
-        if self.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.identity.attached {
+        if self.tracee.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.identity.attached {
             return;
         }
         // before it stands still
@@ -229,12 +231,13 @@ impl Process {
             let stopped: BTreeSet<i32> = stops.waiting.iter().map(|(tid, ..)| *tid).collect();
             let mut missing =
                 !stops.expected.iter().all(|tid| stopped.contains(tid)) || !stops.announced_are_in(&stopped);
-            for tid in self.tasks.tids() {
-                let Some(task) = self.tasks.get(tid).filter(|task| task.role == Role::Thread && !task.ending) else {
+            for tid in self.tracee.tasks.tids() {
+                let Some(task) = self.tracee.tasks.get(tid).filter(|task| task.role == Role::Thread && !task.ending)
+                else {
                     continue;
                 };
                 let tid = task.id.tid;
-                let passed_over = || match procfs::state(self.pid, tid) {
+                let passed_over = || match procfs::state(self.tracee.pid, tid) {
                     None | Some(b'Z' | b'X') => true,
                     Some(b'D') => began.elapsed() > PATIENCE_WITH_SLEEPERS,
                     Some(_) => false,
@@ -244,7 +247,7 @@ impl Process {
                 }
                 missing = true;
                 if asked.insert(tid) {
-                    self.interrupt(tid)?;
+                    self.tracee.interrupt(tid)?;
                 }
             }
             if !missing || began.elapsed() > TIMEOUT {
@@ -260,8 +263,9 @@ impl Process {
     fn stopped_thread(&mut self, thread: &Stopped, raw: &RawRegs) -> ThreadState {
         let vectors = if raw.is_in_system_call() { Vec::new() } else { thread.vector_registers().unwrap_or_default() };
         let mut state = ThreadState::stopped(thread.tid(), raw.regs(), vectors);
-        if thread.tid() == self.pid {
-            state.start_frames = self.space.modules.start_frames(&mut self.space.image, &raw.regs(), false);
+        if thread.tid() == self.tracee.pid {
+            state.start_frames =
+                self.tracee.space.modules.start_frames(&mut self.tracee.space.image, &raw.regs(), false);
         }
         state
     }
@@ -270,22 +274,23 @@ impl Process {
     fn thread_states(&mut self, except: Option<i32>, stops: &Stops) -> Vec<ThreadState> {
         let mut states = Vec::new();
         for (tid, _, stopped) in &stops.waiting {
-            let known = self.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
+            let known = self.tracee.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
             // A thread that is newer than its record: its first stop waits to be served.
-            if known.unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.pid))
+            if known
+                .unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.tracee.pid))
                 && let Ok(raw) = stopped.registers()
             {
                 states.push(self.stopped_thread(stopped, &raw));
             }
         }
-        for task in self.tasks.iter().filter(|task| task.role == Role::Thread && !task.ending) {
+        for task in self.tracee.tasks.iter().filter(|task| task.role == Role::Thread && !task.ending) {
             let tid = task.id.tid;
             if Some(tid) == except || states.iter().any(|state| state.tid == tid) {
                 continue;
             }
-            if let Position::Blocked { sp, .. } = procfs::position(self.pid, tid) {
+            if let Position::Blocked { sp, .. } = procfs::position(self.tracee.pid, tid) {
                 states.push(ThreadState::elsewhere(tid, Some(sp.0)));
-            } else if procfs::state(self.pid, tid).is_some_and(|state| !matches!(state, b'Z' | b'X')) {
+            } else if procfs::state(self.tracee.pid, tid).is_some_and(|state| !matches!(state, b'Z' | b'X')) {
                 states.push(ThreadState::elsewhere(tid, None));
             }
         }
@@ -309,7 +314,7 @@ impl Process {
     ) -> std::result::Result<ScanRecord, String> {
         self.tell_unwritten(live);
         self.tell_arenas(live);
-        let own_suppressions = self.space.modules.own_suppressions(&self.space.image);
+        let own_suppressions = self.tracee.space.modules.own_suppressions(&self.tracee.space.image);
         let sources = self.heap_sources(live, threads.to_vec())?;
         let read = self.read_heap(sources);
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -338,33 +343,34 @@ impl Process {
         self.settle();
         self.await_existing();
         let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
-        self.space.refresh_maps(live).map_err(failed)?;
-        if self.space.image.mappings().is_empty() {
+        self.tracee.space.refresh_maps(live).map_err(failed)?;
+        if self.tracee.space.image.mappings().is_empty() {
             return Err("the program's memory was gone already".to_owned());
         }
         let mut thread_names = std::mem::take(&mut self.leaks.names);
         thread_names.extend(
             threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).filter(|(_, name)| !name.is_empty()),
         );
-        self.space.image.memory.new_stop(live);
-        let options = self.settings.leak_scan.clone().unwrap_or_default();
+        self.tracee.space.image.memory.new_stop(live);
+        let options = self.tracee.settings.leak_scan.clone().unwrap_or_default();
         // what the jump engine has recorded of blocks keeps none of them
         let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
-        let mappings: Vec<Mapping> = self.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
+        let mappings: Vec<Mapping> =
+            self.tracee.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
         let signal_stacks = std::mem::take(&mut self.leaks.signal_stacks);
         Ok(HeapSources {
-            pid: self.pid,
+            pid: self.tracee.pid,
             kernel: Self::held_by_kernel(live, &mappings, signal_stacks),
             mappings,
-            modules: self.space.modules.module_data(),
+            modules: self.tracee.space.modules.module_data(),
             threads,
             thread_names,
             registered: self.leaks.regions.clone(),
-            layout: self.space.modules.heap_layout(&self.settings.table),
+            layout: self.tracee.space.modules.heap_layout(&self.tracee.settings.table),
             heap_is_known: self.leaks.existing_is_known || !self.observer.model().may_have_unknown_blocks(),
             ignored: self.observer.model().ignored_blocks().into_iter().collect(),
-            table: Arc::clone(&self.settings.table),
-            options: ScanOptions { files: self.space.image.mapped_files(), ..options },
+            table: Arc::clone(&self.tracee.settings.table),
+            options: ScanOptions { files: self.tracee.space.image.mapped_files(), ..options },
         })
     }
 
@@ -374,13 +380,13 @@ impl Process {
         let site = |id| model.site(id).map(|stats| stats.key);
         let blocks = model.live_blocks().collect();
         // those who serve faults may stand still, too
-        self.space.image.memory.wait_for_no_faults(procfs::serves_faults(self.pid));
-        self.space.image.memory.wait_for_no_servers(self.space.image.memory.reader(), &sources.mappings);
-        self.space.image.memory.look_behind_protection(true);
-        let read = sources.read(blocks, site, &mut self.space.image.original_memory());
-        self.space.image.memory.look_behind_protection(false);
-        self.space.image.memory.wait_for_servers();
-        self.space.image.memory.wait_for_no_faults(false);
+        self.tracee.space.image.memory.wait_for_no_faults(procfs::serves_faults(self.tracee.pid));
+        self.tracee.space.image.memory.wait_for_no_servers(self.tracee.space.image.memory.reader(), &sources.mappings);
+        self.tracee.space.image.memory.look_behind_protection(true);
+        let read = sources.read(blocks, site, &mut self.tracee.space.image.original_memory());
+        self.tracee.space.image.memory.look_behind_protection(false);
+        self.tracee.space.image.memory.wait_for_servers();
+        self.tracee.space.image.memory.wait_for_no_faults(false);
         read
     }
 }

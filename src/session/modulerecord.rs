@@ -1,6 +1,6 @@
 //! A module of a program, as it is remembered after the program has ended.
 
-use crate::addr::{Addr, FunctionId, LoadBias, ModuleId};
+use crate::base::addr::{Addr, FunctionId, LoadBias, ModuleId};
 use crate::event::ModuleDefinition;
 use crate::symbols::{FileVersion, ModuleMemory};
 use std::fs::File;

@@ -10,14 +10,14 @@ mod sampled;
 mod stream;
 
 use super::engine::{EngineReply, EngineReport, EntryContext};
-use crate::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId};
 use crate::allocators::{AllocatorTable, Function, Kind};
-use crate::calls::{Calls, Classified, Entry, MapCall, Operation, Recorded, ReturnMatch};
+use crate::base::addr::{Addr, FunctionId, ImageId, ProcessId, StackId, TaskId};
+use crate::base::progress::Progress;
+use crate::base::sampling::Sampler;
+use crate::event::calls::{Calls, Classified, Entry, MapCall, Operation, Recorded, ReturnMatch};
 use crate::event::{Definition, EventKind, EventSink, MarkName, Missed, Preexisting, TICK_NS};
 use crate::heapmodel::{HeapModel, HeapView};
 use crate::profile::Amount;
-use crate::progress::Progress;
-use crate::sampling::Sampler;
 use crate::session::modulerecord::ModuleRecord;
 use crate::session::tracerecord::StreamEnd;
 use crate::trace::recorder::Recorder;
@@ -450,7 +450,8 @@ impl Observer {
         act(&mut self.calls, &mut |kind| stream.tell(time_ns, kind));
     }
 
-    fn tell(&mut self, kind: EventKind) {
+    /// Tells the readers of the process's stream.
+    pub(super) fn tell(&mut self, kind: EventKind) {
         let time_ns = self.now_ns();
         self.stream.tell(time_ns, kind);
     }

@@ -39,8 +39,8 @@ impl Session {
             // If the first one has ended, its children are what is left of the program.
             let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get(slot));
             let to: Vec<i32> = match first.filter(|process| process.teardown.exit.is_none()) {
-                Some(first) => vec![first.pid],
-                None => self.processes.iter().map(|process| process.pid).collect(),
+                Some(first) => vec![first.tracee.pid],
+                None => self.processes.iter().map(|process| process.tracee.pid).collect(),
             };
             for pid in to {
                 control::send(pid, signal).or_else(|e| if e.is_out_of_reach() { Ok(()) } else { Err(e) })?;
@@ -60,11 +60,11 @@ impl Session {
             return;
         }
         for process in self.processes.iter_mut() {
-            process.space.image.guard_anew(process.signals.fallback.handler());
+            process.tracee.space.image.guard_anew(process.signals.fallback.handler());
         }
         let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get_mut(slot));
         if let Some(process) = first {
-            process.warn_once(GUARDIAN_REPLACED.to_owned());
+            process.tracee.warn_once(GUARDIAN_REPLACED.to_owned());
         }
     }
 
@@ -89,7 +89,7 @@ impl Session {
             for process in self.processes.iter_mut() {
                 process.settle();
                 process.await_existing();
-                process.observer.mark(name, process.settings.generation.until);
+                process.observer.mark(name, process.tracee.settings.generation.until);
             }
             let _ = request.reply.send(Ok(Answer::Marked));
             return;
@@ -120,7 +120,8 @@ impl Session {
                 }
             },
             None => {
-                let others = match self.processes.iter().filter(|process| process.pid != self.first_pid).count() {
+                let others = match self.processes.iter().filter(|process| process.tracee.pid != self.first_pid).count()
+                {
                     0 => String::new(),
                     count => format!(" and {count} of its children"),
                 };

@@ -5,7 +5,7 @@
 //! breakpoints are taken away as they are hit.
 
 use super::process::Process;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::session::space::Probing;
 
 impl Process {
@@ -21,7 +21,7 @@ impl Process {
         tracing::info!("collecting {}", if pause { "pauses" } else { "goes on" });
         self.apply_probing();
         if let Err(error) = self.call_for_a_thread() {
-            self.warn_once(error.to_string());
+            self.tracee.warn_once(error.to_string());
         }
         true
     }
@@ -34,10 +34,10 @@ impl Process {
             (true, 0) => Probing::None,
             (true, _) => Probing::Ends,
         };
-        match self.space.set_probing(probing, &self.settings.table) {
+        match self.tracee.space.set_probing(probing, &self.tracee.settings.table) {
             Ok(()) => {}
             Err(error) if error.is_out_of_reach() => {}
-            Err(error) => self.warn_once(error.to_string()),
+            Err(error) => self.tracee.warn_once(error.to_string()),
         }
     }
 
@@ -45,10 +45,10 @@ impl Process {
     pub(super) fn end_watch_while_paused(&mut self, site: Addr) {
         if self.observer.is_paused()
             && !self.observer.has_pending_calls()
-            && let Err(error) = self.space.unwatch_return(site)
+            && let Err(error) = self.tracee.space.unwatch_return(site)
             && !error.is_out_of_reach()
         {
-            self.warn_once(error.to_string());
+            self.tracee.warn_once(error.to_string());
         }
     }
 }

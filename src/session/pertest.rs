@@ -2,15 +2,15 @@
 
 use super::hit::Hit;
 use super::process::Process;
-use crate::addr::{Addr, StackId, TaskId, TestId};
+use crate::allocators::frameworks::{Hook, Told};
 use crate::arch::Regs;
+use crate::base::addr::{Addr, StackId, TaskId, TestId};
+use crate::base::figures::Amount;
+use crate::base::leakclass::LeakClass;
+use crate::base::memory::ReadMemory;
 use crate::event::{Definition, EventKind};
-use crate::figures::Amount;
-use crate::frameworks::{Hook, Told};
+use crate::heap::leaks::Scan;
 use crate::heapmodel::{HeapModel, TestTally};
-use crate::leakclass::LeakClass;
-use crate::leaks::Scan;
-use crate::memory::ReadMemory;
 use crate::tracer::Result;
 use rustc_hash::FxHashMap;
 
@@ -104,7 +104,7 @@ impl TestWatch {
 impl Process {
     /// A thread is where a test, or one of its framework's functions, begins or returns to.
     pub(super) fn on_test(&mut self, hit: &Hit<'_>, regs: &Regs) -> Result<()> {
-        let Some(task) = self.tasks.get(hit.tid).map(|task| task.id) else { return Ok(()) };
+        let Some(task) = self.tracee.tasks.get(hit.tid).map(|task| task.id) else { return Ok(()) };
         self.settle();
         let returned = |running: &Running| running.return_addr == hit.at && running.sp + 8 == regs.sp();
         if let Some(at) = self.tests.running.iter().find(|running| running.task == task && returned(running)).copied() {
@@ -114,8 +114,8 @@ impl Process {
         if let Some((name, alone)) = self.tests.functions.get(&hit.at).cloned() {
             return self.begin_test(hit, regs, task, &name, alone);
         }
-        let Some(hook) = self.space.modules.test_hook_at(hit.at) else { return Ok(()) };
-        match self.space.modules.told_by_framework(&mut self.space.image, hook, &regs.arguments()) {
+        let Some(hook) = self.tracee.space.modules.test_hook_at(hit.at) else { return Ok(()) };
+        match self.tracee.space.modules.told_by_framework(&mut self.tracee.space.image, hook, &regs.arguments()) {
             Some(Told::Runs(name)) => {
                 self.tests.makes_objects |= hook == Hook::GoogleTest;
                 self.begin_test(hit, regs, task, &name, true)
@@ -123,7 +123,7 @@ impl Process {
             Some(Told::Tests(tests)) => self.watch_test_functions(hit, tests, hook != Hook::Libtest),
             None => {
                 self.tests.untold += 1;
-                self.warn_once(UNREADABLE_NAME.to_owned());
+                self.tracee.warn_once(UNREADABLE_NAME.to_owned());
                 Ok(())
             }
         }
@@ -132,9 +132,9 @@ impl Process {
     /// Watches functions that are tests. `alone`: they run one after the other.
     fn watch_test_functions(&mut self, hit: &Hit<'_>, tests: Vec<(Addr, String)>, alone: bool) -> Result<()> {
         for (function, name) in tests {
-            if !self.space.watch_test(function, hit.thread, hit.raw)? {
+            if !self.tracee.space.watch_test(function, hit.thread, hit.raw)? {
                 self.tests.untold += 1;
-                self.warn_once(format!("no probe could be placed at the test {name}: the report lacks it"));
+                self.tracee.warn_once(format!("no probe could be placed at the test {name}: the report lacks it"));
                 continue;
             }
             let (known, is_alone) = self.tests.functions.entry(function).or_default();
@@ -154,13 +154,13 @@ impl Process {
         let sp = regs.sp();
         // left by an exception
         self.end_tests(task, |running| running.sp <= sp);
-        let return_addr = self.space.image.original_memory().read_u64(Addr(sp)).map(Addr);
+        let return_addr = self.tracee.space.image.original_memory().read_u64(Addr(sp)).map(Addr);
         let watched = match return_addr {
-            Some(at) => self.space.watch_test(at, hit.thread, hit.raw)?,
+            Some(at) => self.tracee.space.watch_test(at, hit.thread, hit.raw)?,
             None => false,
         };
         if !watched {
-            self.warn_once(UNSEEN_ENDS.to_owned());
+            self.tracee.warn_once(UNSEEN_ENDS.to_owned());
         }
         let (test, is_new) = self.tests.intern(name);
         if is_new {
@@ -179,12 +179,12 @@ impl Process {
 
     /// A thread has made another one, `child`, which may have come already.
     pub(super) fn on_thread_made(&mut self, parent: i32, child: Option<i32>) {
-        let (Some(parent), Some(child)) = (self.tasks.get(parent), child) else { return };
+        let (Some(parent), Some(child)) = (self.tracee.tasks.get(parent), child) else { return };
         let parent = parent.id;
-        if !self.settings.per_test {
+        if !self.tracee.settings.per_test {
             return;
         }
-        match self.tasks.get(child).map(|task| task.id) {
+        match self.tracee.tasks.get(child).map(|task| task.id) {
             Some(task) => self.join_tests(task, parent),
             None => {
                 // one of this number that has never come, comes no more
@@ -214,7 +214,7 @@ impl Process {
 
     /// Memory was read, and these are the classes of its blocks.
     pub(super) fn note_tests(&mut self, scan: &Scan) {
-        if self.settings.per_test {
+        if self.tracee.settings.per_test {
             let model = self.observer.model();
             self.tests.at_scan = Some((model.tests(), live_by_test(model, scan)));
         }
@@ -222,7 +222,7 @@ impl Process {
 
     /// What is known of its tests, if that is wanted.
     pub(super) fn tests_record(&self) -> Option<TestsRecord> {
-        if !self.settings.per_test {
+        if !self.tracee.settings.per_test {
             return None;
         }
         let (mut tally, live) =
@@ -230,7 +230,7 @@ impl Process {
         if self.tests.makes_objects {
             tally.tests.retain(|test| test.allocated.objects > 0);
         }
-        let (names, has_framework) = (self.tests.names.clone(), self.space.modules.has_test_hooks());
+        let (names, has_framework) = (self.tests.names.clone(), self.tracee.space.modules.has_test_hooks());
         Some(TestsRecord { names, tally, live, has_framework, untold: self.tests.untold })
     }
 }

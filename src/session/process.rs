@@ -1,4 +1,4 @@
-//! One process under trace: its threads, the images it becomes by exec, its heap, and what is to be told of it.
+//! One process under trace: its threads, the images it becomes by exec, its heap, and what heaptrace reports of it.
 
 use super::awaited::Awaited;
 use super::common::Common;
@@ -6,13 +6,12 @@ use super::engine::EngineReport;
 use super::existing::Existing;
 use super::heapcopy::Copies;
 use super::identity::{Identity, Owner};
-use super::jump::{Drained, Fallbacks, JumpState};
+use super::jump::JumpEngine;
 use super::leakrecord::LeakWatch;
 use super::observer::Observer;
 use super::pertest::TestWatch;
 use super::pinning::Pinned;
 use super::resolving::Resolving;
-use super::settings::Settings;
 use super::signalstate::SignalState;
 use super::space::AddressSpace;
 use super::stop::{Action, Stop};
@@ -20,15 +19,15 @@ use super::stopcost::StopCost;
 use super::stops::Stops;
 use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
+use super::tracee::Tracee;
+use super::trap::leave_for_signal;
+use crate::base::progress::Progress;
 use crate::event::EventKind;
-use crate::fill;
+use crate::heapmodel::fill;
 use crate::profile::{Children, Cost};
-use crate::progress::Progress;
-use crate::tracer::code::write::Threads;
-use crate::tracer::control::Control;
 use crate::tracer::cputime::{self, CpuTime};
 use crate::tracer::libunwind::Libunwind;
-use crate::tracer::ptrace::{self, SYSTEM_CALL_STOP, Stopped};
+use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus, is_fault};
 use crate::tracer::{Result, TracerError, procfs};
 use std::collections::HashMap;
@@ -39,14 +38,10 @@ use std::time::{Instant, SystemTime};
 /// See the module's head.
 #[derive(Debug)]
 pub struct Process {
-    pub(super) settings: Arc<Settings>,
-    pub(super) control: Arc<Control>,
+    pub(super) tracee: Tracee,
     pub(super) progress: Arc<Progress>,
     pub(super) libunwind: Option<Rc<Libunwind>>,
-    pub(super) pid: i32,
     pub(super) identity: Identity,
-    pub(super) tasks: Tasks,
-    pub(super) space: AddressSpace,
     pub(super) signals: SignalState,
     pub(super) teardown: Teardown,
     pub(super) affinity: Option<Pinned>,
@@ -54,15 +49,12 @@ pub struct Process {
     pub(super) tests: TestWatch,
     /// Copies of it that are read, or wanted.
     pub(super) copies: Copies,
-    /// Blocks from before the attach that are still looked for, or told.
+    /// Blocks from before the attach, while heaptrace looks for them or passes them on.
     pub(super) existing: Option<Existing>,
     pub(super) children: Children,
     pub(super) observer: Observer,
     pub(super) cost: Cost,
-    /// Whether the jump engine sees its calls.
-    pub(super) jump: JumpState,
-    /// What it can't record.
-    pub(super) fallbacks: Fallbacks,
+    pub(super) jump: JumpEngine,
     /// What a stop takes of its CPU time.
     pub(super) stop_cost: StopCost,
     /// The CPU time that it had used when tracing began.
@@ -77,7 +69,6 @@ pub struct Process {
     pub(super) resolving: Vec<Resolving>,
     /// Stops of a kind that we do not know.
     pub(super) unknown_stops: u64,
-    pub(super) warnings: Vec<String>,
 }
 
 const THROWS_UNSEEN: &str =
@@ -96,11 +87,16 @@ impl Process {
         let born = Instant::now();
         common.progress.begins(pid, born);
         Self {
-            settings: Arc::clone(&common.settings),
-            control: Arc::clone(&common.control),
+            tracee: Tracee {
+                pid,
+                tasks: Tasks::new(&common.serials),
+                space,
+                settings: Arc::clone(&common.settings),
+                control: Arc::clone(&common.control),
+                warnings: Vec::new(),
+            },
             progress: Arc::clone(&common.progress),
             libunwind: common.libunwind.clone(),
-            pid,
             identity: Identity {
                 parent: None,
                 number: u64::from(observer.process().number),
@@ -116,8 +112,6 @@ impl Process {
                 images: Vec::new(),
                 thread_names: HashMap::new(),
             },
-            tasks: Tasks::new(&common.serials),
-            space,
             signals: SignalState::default(),
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
             affinity: None,
@@ -128,8 +122,7 @@ impl Process {
             children: Children::default(),
             observer,
             cost: Cost::default(),
-            jump: JumpState::from(common.settings.jump),
-            fallbacks: Fallbacks::default(),
+            jump: JumpEngine::new(common.settings.jump, Arc::clone(&common.progress)),
             stop_cost: StopCost::default(),
             cpu_before: cputime::of_process(pid).unwrap_or_default(),
             peak_resident: None,
@@ -137,20 +130,16 @@ impl Process {
             awaited: Awaited::default(),
             resolving: Vec::new(),
             unknown_stops: 0,
-            warnings: Vec::new(),
         }
     }
 
-    /// All that has happened until now is in the model from here on: what an engine has seen and not told yet is told
-    /// to the observer, and what it can't tell any more is told as missed. It is asked before the process changes as a
-    /// whole (fork, exec, the end of a thread, modules that come and go) and before its heap is looked at (a capture, a
-    /// leak scan, a pause, a detach, the end). The trap engine tells all it sees at the stop itself: it has nothing to
-    /// add. The jump engine drains its rings.
+    /// All that has happened until now is in the model from here on: an engine passes to the observer what it has seen,
+    /// and calls missed what it can't pass on any more. Callers settle before the process changes as a whole (fork,
+    /// exec, the end of a thread, modules that come and go) and before its heap is looked at (a capture, a leak scan, a
+    /// pause, a detach, the end). The trap engine tells all it sees at the stop itself: it has nothing to add. The jump
+    /// engine drains its rings.
     pub(super) fn settle(&mut self) {
-        if self.jump.on().is_some() {
-            self.drain(Drained::All);
-        }
-        self.observer.tell_counted();
+        self.jump.settle(&mut self.tracee, &mut self.observer);
     }
 
     /// Tells the readers of the process's stream what no engine saw.
@@ -160,37 +149,37 @@ impl Process {
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
     pub(super) fn end(&mut self) {
-        self.space.image.code.end_guard();
+        self.tracee.space.image.code.end_guard();
         self.observer.end();
-        self.progress.ends(self.pid);
+        self.progress.ends(self.tracee.pid);
     }
 
     /// What a stop of one of its tasks means; of all but exec.
     pub(super) fn decide(&mut self, stop: &Stop, stops: &mut Stops) -> Result<Action> {
         let (tid, stopped) = (stop.tid(), &stop.stopped);
-        let was_interrupted = self.tasks.get_mut(tid).is_some_and(|task| std::mem::take(&mut task.interrupted));
+        let was_interrupted = self.tracee.tasks.get_mut(tid).is_some_and(|task| std::mem::take(&mut task.interrupted));
         match stop.status {
             WaitStatus::Signal(SIGTRAP) => self.on_trap(tid, stopped, stops),
             // Of a call for us that was not waited for to its end: the thread goes on by its own way back.
             WaitStatus::Signal(SYSTEM_CALL_STOP) => Ok(Action::Resume(0)),
-            WaitStatus::Signal(signal) if self.is_routine_fault(signal, stopped)? => {
-                self.after_routine_fault(tid, stopped, signal, stops)
+            WaitStatus::Signal(signal) if self.jump.is_routine_fault(signal, stopped)? => {
+                self.on_routine_fault(stopped, signal, stops)
             }
             WaitStatus::Signal(signal) => {
                 self.on_signal(tid, stopped, signal)?;
                 Ok(Action::Resume(signal))
             }
             WaitStatus::GroupStop(_) => {
-                self.leave_pad_for_signal(tid, stopped)?;
+                self.tracee.leave_pad_for_signal(stopped)?;
                 // the call that it is set back to was seen
                 self.note_mode(tid);
-                if let Some(task) = self.tasks.get_mut(tid) {
+                if let Some(task) = self.tracee.tasks.get_mut(tid) {
                     task.listening = true;
                 }
                 Ok(Action::Listen)
             }
             WaitStatus::EventStop => {
-                if let Some(task) = self.tasks.get_mut(tid) {
+                if let Some(task) = self.tracee.tasks.get_mut(tid) {
                     task.listening = false;
                 }
                 if was_interrupted {
@@ -227,12 +216,21 @@ impl Process {
         Ok(())
     }
 
+    /// Before a signal is delivered: its handler must see an untouched program.
+    pub(super) fn before_signal(&mut self, tid: i32, stopped: &Stopped) -> Result<()> {
+        self.jump.leave_routine(&mut self.tracee, &mut self.observer, stopped)?;
+        leave_for_signal(&mut self.tracee, &mut self.observer, stopped)?;
+        self.note_mode(tid);
+        Ok(())
+    }
+
     fn on_event(&mut self, tid: i32, event: Event, stopped: &Stopped, stops: &mut Stops) -> Result<Action> {
         match event {
             Event::Clone | Event::Fork | Event::Vfork => {
                 stops.announce(event, stopped)?;
                 if event == Event::Vfork {
-                    self.share_cell(tid, true);
+                    self.jump.share_cell(tid, true);
+                    self.note_mode(tid);
                 }
                 if event == Event::Clone {
                     self.on_thread_made(tid, i32::try_from(stopped.event_message()?).ok());
@@ -241,7 +239,8 @@ impl Process {
                 Ok(Action::Resume(0))
             }
             Event::VforkDone => {
-                self.share_cell(tid, false);
+                self.jump.share_cell(tid, false);
+                self.note_mode(tid);
                 self.on_vfork_done(tid, stopped, stops)?;
                 Ok(Action::Resume(0))
             }
@@ -249,12 +248,12 @@ impl Process {
             Event::Exec => Ok(Action::Resume(0)),
             Event::Exit => {
                 self.settle();
-                if self.tasks.iter().all(|task| task.id.tid == tid || task.role != Role::Thread || task.ending) {
+                if self.tracee.tasks.iter().all(|task| task.id.tid == tid || task.role != Role::Thread || task.ending) {
                     self.await_existing();
                 }
                 let noted = self.on_thread_ending(tid, stopped, stops);
                 self.on_exit(tid);
-                if self.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {
+                if self.tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {
                     self.end_copies();
                     self.tell_near_end();
                 }
@@ -269,18 +268,18 @@ impl Process {
         self.note_cpu_time();
         // The memory is there until the last thread has gone on from here. To a first thread that has ended others are
         // left, of which any may be the last.
-        if tid == self.pid || self.tasks.get(self.pid).is_none_or(|first| first.ending) {
+        if tid == self.tracee.pid || self.tracee.tasks.get(self.tracee.pid).is_none_or(|first| first.ending) {
             self.note_peak_resident(tid);
             self.judge_unseen(tid);
         }
         self.forget_trap_mask(tid);
         self.signals.yielded.remove(&tid);
-        if tid == self.pid {
+        if tid == self.tracee.pid {
             self.identity.owner.note(tid);
         }
-        if let Some(task) = self.tasks.get(tid).copied() {
+        if let Some(task) = self.tracee.tasks.get(tid).copied() {
             self.identity.thread_names.insert(task.id.serial, procfs::comm(tid));
-            self.free_cell(tid, task.id);
+            self.jump.free_cell(&mut self.tracee, &mut self.observer, task.id);
             self.end_calls_of(task.id);
             self.end_tests_of(task.id);
             self.release_dropped_sites();
@@ -295,7 +294,7 @@ impl Process {
     /// Ends the sharing of one CPU: the program has a second thread now.
     pub(super) fn unpin(&mut self) {
         if let Some(pinned) = &mut self.affinity {
-            pinned.end(&self.tasks.tids());
+            pinned.end(&self.tracee.tasks.tids());
         }
     }
 
@@ -306,23 +305,7 @@ impl Process {
         }
     }
 
-    /// Whose threads run through the code that is about to be written.
-    pub(super) fn whose_threads(&self) -> Threads {
-        if self.tasks.has_sharers() { Threads::Run } else { Threads::OfOne(self.pid) }
-    }
-
-    /// Tells a thread to stop.
-    pub(super) fn interrupt(&mut self, tid: i32) -> Result<()> {
-        if let Some(task) = self.tasks.get_mut(tid) {
-            task.interrupted = true;
-        }
-        match ptrace::interrupt(tid) {
-            Err(error) if !error.is_out_of_reach() => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) fn end_calls_of(&mut self, task: crate::addr::TaskId) {
+    pub(super) fn end_calls_of(&mut self, task: crate::base::addr::TaskId) {
         self.settle();
         self.observer.observe(EngineReport::End(task));
         self.resolving.retain(|resolving| !resolving.is_of(task.tid));
@@ -330,15 +313,15 @@ impl Process {
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.
     pub(super) fn refresh_modules(&mut self, tid: i32) {
-        let refreshed = self.space.refresh(tid, &self.settings.table, &self.settings.search);
+        let refreshed = self.tracee.space.refresh(tid, &self.tracee.settings.table, &self.tracee.settings.search);
         self.note_refreshed(refreshed);
     }
 
     /// The same while threads run, each of which may end at any moment.
     pub(super) fn refresh_modules_through_any(&mut self) {
-        let Self { space, settings, .. } = self;
+        let Tracee { pid, tasks, space, settings, .. } = &mut self.tracee;
         let look = |tid| space.refresh(tid, &settings.table, &settings.search);
-        let refreshed = procfs::through_any(self.pid, self.tasks.tids(), look);
+        let refreshed = procfs::through_any(*pid, tasks.tids(), look);
         self.note_refreshed(refreshed);
     }
 
@@ -346,23 +329,17 @@ impl Process {
         match refreshed {
             Ok(warnings) => {
                 for warning in warnings {
-                    self.warn_once(warning);
+                    self.tracee.warn_once(warning);
                 }
             }
             Err(error) if error.is_out_of_reach() => {}
-            Err(error) => self.warn_once(error.to_string()),
+            Err(error) => self.tracee.warn_once(error.to_string()),
         }
-        self.forget_stale_nodes();
-        if self.space.probes.guards_are_passed(&self.space.modules) && self.jump.on().is_some() {
-            self.warn_once(THROWS_UNSEEN.to_owned());
-            self.note_modes();
+        self.jump.forget_stale_nodes(&self.tracee);
+        if self.tracee.space.probes.guards_are_passed(&self.tracee.space.modules) && self.jump.on().is_some() {
+            self.tracee.warn_once(THROWS_UNSEEN.to_owned());
+            self.jump.note_modes(&self.tracee, &self.observer, &self.signals);
         }
-        self.observer.define_modules(self.space.modules.module_records());
-    }
-
-    pub(super) fn warn_once(&mut self, warning: String) {
-        if !self.warnings.contains(&warning) {
-            self.warnings.push(warning);
-        }
+        self.observer.define_modules(self.tracee.space.modules.module_records());
     }
 }

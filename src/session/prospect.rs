@@ -1,8 +1,8 @@
 //! Which engine a process would be seen by, as far as that shows without tracing it (`heaptrace doctor PID`).
 
 use super::space::tells_jemalloc_to_profile;
-use crate::elf::{Elf, has_jemalloc};
-use crate::maps;
+use crate::image::elf::{Elf, has_jemalloc};
+use crate::image::maps;
 use crate::tracer::{Result, TracerError, procfs};
 use std::io::Read;
 use std::path::Path;

@@ -4,8 +4,8 @@ use super::aftermath::TracingAborted;
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
 use super::pertest::TestsRecord;
-use crate::addr::StackId;
 use crate::allocators::AllocatorTable;
+use crate::base::addr::StackId;
 use crate::heapmodel::Snapshot;
 use crate::profile::course::HeapHistory;
 use crate::profile::merge::Origin;
@@ -28,7 +28,7 @@ pub struct Recording {
     pub modules: Vec<ModuleRecord>,
     /// The lines of scripts in the session's stacks.
     pub scripts: ScriptNames,
-    /// Names by [`crate::addr::TaskId::serial`].
+    /// Names by [`crate::base::addr::TaskId::serial`].
     pub thread_names: HashMap<u32, String>,
     pub process: ProcessInfo,
     /// Ties the files of a session together: 16 hex digits.

@@ -4,9 +4,9 @@
 
 use super::hit::Hit;
 use super::process::Process;
-use crate::addr::{Addr, FunctionId};
 use crate::arch::Regs;
-use crate::memory::ReadMemory;
+use crate::base::addr::{Addr, FunctionId};
+use crate::base::memory::ReadMemory;
 use crate::session::space::Helper;
 use crate::tracer::Result;
 
@@ -35,18 +35,18 @@ impl Process {
         if let Some(index) = self.resolving.iter().position(returns) {
             let ended = self.resolving.swap_remove(index);
             self.settle();
-            self.space.resolved(ended.function, Addr(regs.result()), &self.settings.table)?;
-            self.observer.define_modules(self.space.modules.module_records());
+            self.tracee.space.resolved(ended.function, Addr(regs.result()), &self.tracee.settings.table)?;
+            self.observer.define_modules(self.tracee.space.modules.module_records());
         }
-        if let Some(function) = self.space.modules.resolver_at(hit.at) {
-            let Some(site) = self.space.image.original_memory().read_u64(Addr(regs.sp())).map(Addr) else {
+        if let Some(function) = self.tracee.space.modules.resolver_at(hit.at) {
+            let Some(site) = self.tracee.space.image.original_memory().read_u64(Addr(regs.sp())).map(Addr) else {
                 return Ok(());
             };
-            if self.space.watch_resolved(site, &Helper::at_trap(hit.thread, hit.raw))? {
+            if self.tracee.space.watch_resolved(site, &Helper::at_trap(hit.thread, hit.raw))? {
                 self.resolving.push(Resolving { tid: hit.tid, function, site, sp: regs.sp() });
             }
         } else if !self.resolving.iter().any(|resolving| resolving.site == hit.at) {
-            self.space.unwatch_resolved(hit.at)?;
+            self.tracee.space.unwatch_resolved(hit.at)?;
         }
         Ok(())
     }

@@ -4,10 +4,10 @@ use super::endings::Endings;
 use super::nearend::NearEnd;
 use super::requests::Requests;
 use crate::allocators::AllocatorTable;
+use crate::base::glob::Selection;
 use crate::event::Generation;
-use crate::glob::Selection;
+use crate::heap::leaks::ScanOptions;
 use crate::jump::load::Promotion;
-use crate::leaks::ScanOptions;
 use crate::symbols::Search;
 use crate::trace::recorder::Recorder;
 use crate::tracer::control::SignalMask;
@@ -74,7 +74,8 @@ pub struct Settings {
     pub per_test: bool,
     /// Whether stacks have the functions of a Python interpreter instead of its loop.
     pub python: bool,
-    /// Whether what blocks hold at their ends is looked at: the program runs with glibc's fill ([`crate::fill`]).
+    /// Whether what blocks hold at their ends is looked at: the program runs with glibc's fill
+    /// ([`crate::heapmodel::fill`]).
     pub perturb: bool,
     /// Whether every process of the tree is traced, rather than the first one only.
     pub follow: bool,

@@ -1,7 +1,7 @@
 //! What is known of a process's signals: the state that [`super::trapmask`], [`super::sigtrap_fallback`] and
 //! [`super::vm_sharers`] work on.
 
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::tracer::remote::KernelAction;
 use crate::tracer::sigtrap_fallback::{self, SigtrapFallback};
 use crate::tracer::status::SIGTRAP;

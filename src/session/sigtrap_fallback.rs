@@ -18,8 +18,8 @@ use super::stops::Stops;
 use super::tasks::{Role, Task};
 
 use super::Session;
-use crate::addr::Addr;
-use crate::patches::PcLocation;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
 use crate::tracer::disturbance::{Disturbance, disturbance};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, Stopped, Waited};
@@ -78,11 +78,11 @@ impl Session {
             }) else {
                 return Ok(());
             };
-            asked = asked.filter(|tid| process.tasks.get(*tid).is_some());
+            asked = asked.filter(|tid| process.tracee.tasks.get(*tid).is_some());
             if asked.is_none() {
                 match process.who_can_make_a_call(learns) {
                     WhoCalls::This(tid) => {
-                        process.interrupt(tid)?;
+                        process.tracee.interrupt(tid)?;
                         asked = Some(tid);
                     }
                     WhoCalls::NobodyYet if looks < LOOKS => looks += 1,
@@ -93,7 +93,7 @@ impl Session {
                 Waited::Task(stopped_tid, status, Some(stopped)) => {
                     if asked == Some(stopped_tid) && status == WaitStatus::EventStop {
                         self.stops.serving = Some(Serving { tid: stopped_tid, status, answer: None });
-                        process.space.image.memory.stands_still(Some(stopped_tid));
+                        process.tracee.space.image.memory.stands_still(Some(stopped_tid));
                         let called = match learns {
                             true => process
                                 .resume_registers(&stopped)
@@ -160,15 +160,15 @@ impl Process {
         }
         // Not afterwards: it may be installed although the call is broken off.
         self.signals.fallback = FallbackState::Set(handler, None);
-        self.space.image.code.tell_fallback(Some(handler));
+        self.tracee.space.image.code.tell_fallback(Some(handler));
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.image.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.image.memory };
         match handler.install(&mut caller)? {
             0 => {
                 self.signals.fallback = FallbackState::Set(handler, Some(Instant::now()));
                 self.note_handler_installed();
                 // From now on the program can do without us.
-                if self.teardown.exit_kill && self.tasks.len() == 1 && stops.expected.is_empty() {
+                if self.teardown.exit_kill && self.tracee.tasks.len() == 1 && stops.expected.is_empty() {
                     thread.live_on()?;
                     self.teardown.exit_kill = false;
                 }
@@ -176,7 +176,7 @@ impl Process {
             error => {
                 tracing::debug!("no handler for SIGTRAP: {error}");
                 self.signals.fallback = FallbackState::Never;
-                self.space.image.code.tell_fallback(None);
+                self.tracee.space.image.code.tell_fallback(None);
             }
         }
         Ok(())
@@ -189,9 +189,9 @@ impl Process {
             *status == WaitStatus::EventStop && self.is_own_thread(*tid)
         };
         let Some((tid, _, thread)) = stops.waiting.iter().find(told) else { return Ok(()) };
-        self.space.image.memory.stands_still(Some(*tid));
+        self.tracee.space.image.memory.stands_still(Some(*tid));
         let kept = self.keep_sigtrap_fallback(*tid, thread, stops);
-        self.space.image.memory.stands_still(None);
+        self.tracee.space.image.memory.stands_still(None);
         match kept {
             Err(TracerError::Overtaken { tid, status }) => {
                 stops.overtake(tid, status);
@@ -204,19 +204,19 @@ impl Process {
 
     /// A new image gets no breakpoint before it has the handler.
     pub(super) fn hold_probes_back(&mut self) {
-        if self.settings.guardian.is_some() {
-            self.space.probes.hold_back();
+        if self.tracee.settings.guardian.is_some() {
+            self.tracee.space.probes.hold_back();
         }
     }
 
     /// The thread of a new image is to install the handler. At the event of its exec it can't, as the kernel has yet to
     /// return from that call; at its next stop it has run nothing either.
     pub(super) fn ask_for_sigtrap_fallback(&mut self, tid: i32) -> Result<()> {
-        if self.settings.guardian.is_none() {
+        if self.tracee.settings.guardian.is_none() {
             return Ok(());
         }
         self.signals.fallback_at_stop = true;
-        self.interrupt(tid)
+        self.tracee.interrupt(tid)
     }
 
     /// That stop: afterwards the breakpoints are placed.
@@ -225,7 +225,7 @@ impl Process {
         if matches!(kept, Err(TracerError::Overtaken { .. })) {
             return kept;
         }
-        self.space.place_held_back()?;
+        self.tracee.space.place_held_back()?;
         kept
     }
 
@@ -239,12 +239,12 @@ impl Process {
         };
         let mut passing = false;
         let mut best = None;
-        for tid in self.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid)) {
-            match disturbance(self.pid, tid) {
+        for tid in self.tracee.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid)) {
+            match disturbance(self.tracee.pid, tid) {
                 Some(found) if may(&found) => best = best.min(Some((found, tid))).or(Some((found, tid))),
                 Some(_) => {}
                 // It has stopped for us, as at an exec; or it waits for a disk, or has a signal to deal with.
-                None => passing |= !matches!(procfs::state(self.pid, tid), None | Some(b'Z' | b'X')),
+                None => passing |= !matches!(procfs::state(self.tracee.pid, tid), None | Some(b'Z' | b'X')),
             }
         }
         match best {
@@ -259,16 +259,18 @@ impl Process {
     }
 
     pub(super) fn is_own_thread(&self, tid: i32) -> bool {
-        self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread)
+        self.tracee.tasks.get(tid).is_some_and(|task| task.role == Role::Thread)
     }
 
     pub(super) fn prepare_sigtrap_fallback(&mut self) -> Result<Option<SigtrapFallback>> {
-        let Some(handler) =
-            (if self.settings.guardian.is_none() { None } else { self.space.image.sigtrap_fallback()? })
-        else {
+        let Some(handler) = (if self.tracee.settings.guardian.is_none() {
+            None
+        } else {
+            self.tracee.space.image.sigtrap_fallback()?
+        }) else {
             return Ok(None);
         };
-        handler.puts_back(self.ignores_trap(), &mut self.space.image.memory)?;
+        handler.puts_back(self.ignores_trap(), &mut self.tracee.space.image.memory)?;
         Ok(Some(handler))
     }
 
@@ -276,17 +278,17 @@ impl Process {
     /// has hit.
     pub(super) fn resume_registers(&self, thread: &Stopped) -> Result<RawRegs> {
         let raw = thread.registers()?;
-        let location = self.space.image.locate(Addr(raw.0.rip));
+        let location = self.tracee.space.image.locate(Addr(raw.0.rip));
         let has_hit = matches!(location, PcLocation::BehindTrap(_)) && thread.is_breakpoint_trap()?;
         Ok(if has_hit { raw.before_trap() } else { raw })
     }
 
     fn remove_sigtrap_fallback(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<()> {
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.image.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.image.memory };
         handler.remove(&mut caller)?;
         self.signals.fallback = FallbackState::Unset;
-        self.space.image.code.tell_fallback(None);
+        self.tracee.space.image.code.tell_fallback(None);
         Ok(())
     }
 
@@ -330,7 +332,7 @@ impl Process {
             // What the kernel forces is not: the action is reset.
             self.signals.trap_mask.action = TrapAction::Default;
             self.signals.fallback = FallbackState::Unset;
-            self.space.image.code.tell_fallback(None);
+            self.tracee.space.image.code.tell_fallback(None);
             let resume = self.resume_registers(thread)?;
             self.set_trap_action(thread, resume, DEFAULT)?;
         } else if shares && self.signals.fallback.handler().is_some()
@@ -341,7 +343,7 @@ impl Process {
             return Ok(Action::Resume(SIGTRAP));
         }
         // The remote call has used up the stop at which the signal could be delivered.
-        control::send_to_thread(procfs::thread_group(tid)?.unwrap_or(self.pid), tid, SIGTRAP)?;
+        control::send_to_thread(procfs::thread_group(tid)?.unwrap_or(self.tracee.pid), tid, SIGTRAP)?;
         Ok(Action::Resume(0))
     }
 
@@ -349,7 +351,7 @@ impl Process {
     /// back.
     pub(super) fn free_child_of_sigtrap_fallback(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
         // A child may have been made before the handler was taken out of its parent.
-        let taken_out = || self.space.image.code.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
+        let taken_out = || self.tracee.space.image.code.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
         let Some(handler) = self.signals.fallback.handler().or_else(taken_out) else { return Ok(()) };
         let has = |key| procfs::status_signals(child.tid(), key).is_none_or(|set| set & SIGTRAP_BIT != 0);
         let is_as_it_was = !has("SigCgt") && (!self.ignores_trap() || has("SigIgn"));
@@ -368,11 +370,11 @@ impl Process {
             return Ok(());
         }
         let caught = procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
-        if let Some(handler) = self.space.image.code.known_sigtrap_fallback().filter(|_| caught)
+        if let Some(handler) = self.tracee.space.image.code.known_sigtrap_fallback().filter(|_| caught)
             && self.leaves_trap_alone()
         {
             self.signals.fallback = FallbackState::Set(handler, None);
-            self.space.image.code.tell_fallback(Some(handler));
+            self.tracee.space.image.code.tell_fallback(Some(handler));
             if self.teardown.exit_kill {
                 child.live_on()?;
                 self.teardown.exit_kill = false;
@@ -386,13 +388,13 @@ impl Process {
         // A filter may kill the program for a system call that it would never make itself.
         (self.signals.fallback.handler().is_some() || self.has_lost_ignoring())
             && self.teardown.exit.is_none()
-            && !procfs::has_seccomp(self.pid)
+            && !procfs::has_seccomp(self.tracee.pid)
     }
 
     /// Whether a detach has to take the handler out, or to unmap memory, and this thread can do it. It may have been
     /// seen for the first time just now.
     pub(super) fn is_to_uninstall_handler(&self, tid: i32) -> Result<bool> {
-        if procfs::thread_group(tid)? == Some(self.pid) {
+        if procfs::thread_group(tid)? == Some(self.tracee.pid) {
             return Ok(self.has_last_calls());
         }
         Ok(!self.shares_trap_action(tid) && self.has_sigtrap_fallback_of_sharer(tid))
@@ -429,17 +431,17 @@ impl Process {
         tried: &BTreeSet<i32>,
     ) -> std::result::Result<Option<i32>, NoThreadAvailable> {
         let is_candidate = |task: &&Task| task.role == Role::Thread && !tried.contains(&task.id.tid);
-        let candidates: Vec<&Task> = self.tasks.iter().filter(is_candidate).collect();
+        let candidates: Vec<&Task> = self.tracee.tasks.iter().filter(is_candidate).collect();
         let rank = |task: &Task| match task.listening {
             true => Some(Disturbance::Stopped),
-            false => disturbance(self.pid, task.id.tid),
+            false => disturbance(self.tracee.pid, task.id.tid),
         };
         // memory can wait for the next heaptrace
         let is_worth_it = |rank: &Disturbance| self.has_handler_to_uninstall() || *rank <= Disturbance::Unnoticed;
         let ranked = candidates.iter().filter_map(|task| Some((rank(task).filter(is_worth_it)?, task.id.tid)));
         let best = ranked.min().map(|(_, tid)| tid);
         // A parent in vfork (D) comes back when its child has executed its program.
-        let may_come = |task: &Task| !matches!(procfs::state(self.pid, task.id.tid), None | Some(b'Z' | b'X'));
+        let may_come = |task: &Task| !matches!(procfs::state(self.tracee.pid, task.id.tid), None | Some(b'Z' | b'X'));
         let is_awaited = self.has_handler_to_uninstall() && candidates.into_iter().any(may_come);
         if best.is_none() && !is_awaited { Err(NoThreadAvailable) } else { Ok(best) }
     }

@@ -47,10 +47,10 @@ pub use probes::{
 };
 
 use super::modulerecord::ModuleRecord;
-use crate::addr::Addr;
 use crate::allocators::AllocatorTable;
 use crate::arch::Regs;
-use crate::maps::{self, MappedModule};
+use crate::base::addr::Addr;
+use crate::image::maps::{self, MappedModule};
 use crate::symbols::{FileVersion, Search};
 use crate::tracer::code::write::Threads;
 use crate::tracer::guardian::Guardian;

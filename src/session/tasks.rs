@@ -1,6 +1,6 @@
 //! The tasks under trace, by thread id.
 
-use crate::addr::{Addr, TaskId};
+use crate::base::addr::{Addr, TaskId};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -170,6 +170,11 @@ impl Tasks {
     /// Whether there are processes of their own that share the memory.
     pub fn has_sharers(&self) -> bool {
         self.by_tid.values().any(|task| task.role == Role::VmSharer)
+    }
+
+    /// Whether the process has more than one thread.
+    pub fn has_several_threads(&self) -> bool {
+        self.by_tid.values().filter(|task| task.role == Role::Thread).count() > 1
     }
 
     /// Number of tasks.

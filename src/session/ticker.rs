@@ -2,7 +2,6 @@
 
 use super::Session;
 use super::jump::Drained;
-use super::process::Process;
 use crate::tracer::alarm::Alarm;
 use std::time::{Duration, Instant};
 
@@ -179,9 +178,9 @@ impl Session {
             let began = Instant::now();
             let mut records = 0;
             for process in self.processes.iter_mut() {
-                process.drain(Drained::There);
-                records += process.take_record_count();
-                process.govern();
+                process.jump.drain(&mut process.tracee, &mut process.observer, Drained::There);
+                records += process.jump.take_record_count();
+                process.jump.govern(process.tracee.pid);
             }
             let until_half = self.until_half_full();
             // of looks, ten are soon over
@@ -202,7 +201,7 @@ impl Session {
 
     /// After which time the fastest thread of all will have filled half of its ring.
     fn until_half_full(&self) -> Duration {
-        self.processes.iter().map(Process::until_half_full).min().unwrap_or(Duration::MAX)
+        self.processes.iter().map(|process| process.jump.until_half_full()).min().unwrap_or(Duration::MAX)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
 use super::recording::Recording;
-use crate::addr::{ImageId, ProcessId};
+use crate::base::addr::{ImageId, ProcessId};
 use crate::trace::metadata::{End, FilePath, Module};
 use crate::trace::process_koid;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -3,14 +3,19 @@
 
 use super::engine::EngineReport;
 use super::hit::Hit;
+use super::jump::{Asked, AtEntry, JumpEngine};
+use super::observer::Observer;
 use super::process::Process;
 use super::stop::Action;
 use super::stops::Stops;
 use super::tasks::Role;
-use crate::addr::Addr;
+use super::tracee::Tracee;
+use crate::arch::Regs;
 use crate::arch::emulate::Outcome;
 use crate::arch::step::{Resume, StepOver};
-use crate::patches::PcLocation;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
+use crate::jump::stub::Stub;
 use crate::session::space::{Helper, LOCKS_TAG, OWN_TRACER_TAG, Placed};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
@@ -24,7 +29,7 @@ impl Process {
         if self.jump.on().is_some_and(|jump| jump.contains(at)) && thread.is_breakpoint_trap()? {
             return self.on_ask(tid, thread, &raw, stops);
         }
-        let Some(breakpoint) = self.space.probes.breakpoints.get(at).copied() else {
+        let Some(breakpoint) = self.tracee.space.probes.breakpoints.get(at).copied() else {
             if is_moved {
                 thread.set_registers(&raw)?;
             }
@@ -35,25 +40,86 @@ impl Process {
         if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap()? {
             return self.deliver_trap(tid, thread);
         }
-        self.space.image.memory.new_stop(tid);
-        self.stop_cost.stops(self.pid, tid);
+        self.tracee.space.image.memory.new_stop(tid);
+        self.stop_cost.stops(self.tracee.pid, tid);
         let mut breakpoint = breakpoint;
-        if breakpoint.purposes.entry.is_some_and(|probe| !self.settings.table.is_mapping(probe.function)) {
-            self.promote(thread, &raw, stops)?;
-            breakpoint = self.space.probes.breakpoints.get(at).copied().unwrap_or(breakpoint);
+        if breakpoint.purposes.entry.is_some_and(|probe| !self.tracee.settings.table.is_mapping(probe.function)) {
+            let entry = AtEntry {
+                thread,
+                raw: &raw,
+                cost: &self.cost,
+                program: &self.identity.program,
+                is_selected: self.identity.selected,
+            };
+            self.jump.promote(&mut self.tracee, &mut self.observer, &entry, stops)?;
+            breakpoint = self.tracee.space.probes.breakpoints.get(at).copied().unwrap_or(breakpoint);
         }
         if self.jump.on().is_some() {
             self.settle();
-            self.hand_over(tid, thread, &raw)?;
-            self.note_trapped_call(tid, at, &breakpoint, &raw.before_trap().regs());
+            self.jump.hand_over(&mut self.tracee, &mut self.observer, thread, &raw)?;
+            self.jump.note_trapped_call(&mut self.tracee, tid, at, &breakpoint, &raw.before_trap().regs());
             if breakpoint.purposes.tags & LOCKS_TAG != 0 {
-                self.make_way_for_locks(thread, &raw)?;
+                self.jump.make_way_for_locks(&mut self.tracee, thread, &raw)?;
             }
         }
         let hit = &Hit { tid, thread, raw: &raw, at, breakpoint: &breakpoint };
         let action = self.on_hit(hit, stops);
         self.note_mode(tid);
         action
+    }
+
+    /// A thread has hit one of the int3s of the jump engine's routine; `raw` is as the trap has left it.
+    fn on_ask(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Action> {
+        self.tracee.space.image.memory.new_stop(tid);
+        self.stop_cost.stops(self.tracee.pid, tid);
+        match self.jump.on_ask(&mut self.tracee, &mut self.observer, tid, raw) {
+            Asked::Call(stub, entered) => return self.see_at_stop(thread, raw, (stub, entered), stops),
+            Asked::Answered => self.repair_trap(tid, thread, raw, Addr(raw.0.rip.wrapping_sub(1)))?,
+            Asked::Lost => {}
+        }
+        thread.pass_trap(raw, &raw.regs())?;
+        Ok(Action::Resume(0))
+    }
+
+    /// A thread has stopped in the jump engine's routine, before anything of its call was recorded: the call is seen as
+    /// if it had hit the breakpoint at the function's entry.
+    fn see_at_stop(
+        &mut self,
+        thread: &Stopped,
+        raw: &RawRegs,
+        call: (Stub, Regs),
+        stops: &mut Stops,
+    ) -> Result<Action> {
+        let tid = thread.tid();
+        let Some(call) = self.jump.prepare_call(&mut self.tracee, &mut self.observer, thread, raw, call)? else {
+            return Ok(Action::Resume(0));
+        };
+        let before = self.observer.calls_seen();
+        let hit = &Hit { tid, thread, raw: &call.raw, at: call.at(), breakpoint: &call.breakpoint };
+        let action = self.on_hit(hit, stops);
+        self.jump.judge_call(&mut self.tracee, &call, self.observer.calls_seen() != before);
+        self.note_mode(tid);
+        action
+    }
+
+    /// The jump engine's routine has faulted. Where the thread's stack has no room for it, the call is seen at this
+    /// stop.
+    pub(super) fn on_routine_fault(&mut self, thread: &Stopped, signal: i32, stops: &mut Stops) -> Result<Action> {
+        if JumpEngine::lacks_stack(thread)? {
+            let (tid, raw) = (thread.tid(), thread.registers()?);
+            self.tracee.space.image.memory.new_stop(tid);
+            self.stop_cost.stops(self.tracee.pid, tid);
+            self.settle();
+            if let Some(call) = self.jump.call_not_begun(&mut self.tracee, tid, &raw.regs()) {
+                return self.see_at_stop(thread, &raw, call, stops);
+            }
+        }
+        self.jump.after_routine_fault(&mut self.tracee, &mut self.observer, &self.signals, thread, signal)
+    }
+
+    /// Whether the jump engine records the thread's calls, or asks for them, from here on.
+    pub(super) fn note_mode(&self, tid: i32) {
+        self.jump.note_mode(&self.tracee, &self.observer, &self.signals, tid);
     }
 
     /// A thread stands behind a breakpoint of ours, or is taken to.
@@ -76,14 +142,14 @@ impl Process {
             }
         }
         self.release_dropped_sites();
-        if leaves && self.tasks.get(tid).is_some_and(|task| task.role == Role::Thread) {
+        if leaves && self.tracee.tasks.get(tid).is_some_and(|task| task.role == Role::Thread) {
             return self.detach_before_call(tid, thread, raw, at);
         }
         match self.step_past(hit) {
             Err(error) if !error.is_out_of_reach() => {
                 tracing::warn!("{error}");
                 self.note_missed_call();
-                self.space.probes.lift(&mut self.space.image, at)?;
+                self.tracee.space.probes.lift(&mut self.tracee.space.image, at)?;
                 pass_trap_to(thread, raw, at)?;
                 Ok(Action::Resume(0))
             }
@@ -109,7 +175,7 @@ impl Process {
     fn expect_again(&mut self, hit: &Hit<'_>, error: &TracerError, counted: bool) {
         if counted
             && matches!(error, TracerError::Unresponsive { .. })
-            && let Some(task) = self.tasks.get_mut(hit.tid)
+            && let Some(task) = self.tracee.tasks.get_mut(hit.tid)
         {
             task.counted.push(hit.at, hit.raw.0.rsp);
         }
@@ -121,18 +187,22 @@ impl Process {
         if let StepOver::Emulate(instruction) = &breakpoint.planned.step {
             let mut regs = raw.regs();
             regs.rip = at.0;
-            if instruction.run(&mut regs, &mut self.space.image.original_memory()) == Outcome::Done {
+            if instruction.run(&mut regs, &mut self.tracee.space.image.original_memory()) == Outcome::Done {
                 thread.pass_trap(raw, &regs)?;
                 return Ok(Action::Resume(0));
             }
         }
         let pad = match breakpoint.pad {
             Some(pad) => Placed::Done(pad),
-            None => self.space.image.write_pad(&mut self.space.modules, at, Some(&Helper::at_trap(thread, raw)))?,
+            None => self.tracee.space.image.write_pad(
+                &mut self.tracee.space.modules,
+                at,
+                Some(&Helper::at_trap(thread, raw)),
+            )?,
         };
         match pad {
             Placed::Done(pad) => {
-                if let Some(breakpoint) = self.space.probes.breakpoints.get_mut(at) {
+                if let Some(breakpoint) = self.tracee.space.probes.breakpoints.get_mut(at) {
                     breakpoint.pad = Some(pad);
                 }
                 pass_trap_to(thread, raw, pad)?;
@@ -140,7 +210,7 @@ impl Process {
             // The instruction reads memory that is not there and can't be moved either: it must fault at its own
             // address.
             Placed::Impossible | Placed::NoRoom => {
-                self.space.probes.lift(&mut self.space.image, at)?;
+                self.tracee.space.probes.lift(&mut self.tracee.space.image, at)?;
                 self.note_missed_call();
                 pass_trap_to(thread, raw, at)?;
             }
@@ -148,47 +218,42 @@ impl Process {
         Ok(Action::Resume(0))
     }
 
-    /// Before a signal is delivered: no handler may see a pad's address, and a call that the handler interrupts is
-    /// marked.
-    pub(super) fn before_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
-        self.leave_routine(tid, thread)?;
-        if let Some(task) = self.tasks.get(tid) {
-            self.observer.observe(EngineReport::Signal(task.id));
-        }
-        self.leave_pad_for_signal(tid, thread)?;
-        self.note_mode(tid);
-        Ok(())
-    }
-
-    /// Moves a thread that is in a pad back to the original code. If the replaced instruction has not run yet, it goes
-    /// back to the breakpoint, whose hit has been counted already.
-    pub(super) fn leave_pad_for_signal(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
-        let raw = thread.registers()?;
-        let PcLocation::Pad(resume) = self.space.image.locate(Addr(raw.0.rip)) else { return Ok(()) };
-        leave_pad(thread, &raw, resume)?;
-        thread.move_fault_address(raw.0.rip, resume.pc.0)?;
-        if self.space.probes.breakpoints.get(resume.pc).is_some()
-            && let Some(task) = self.tasks.get_mut(tid)
-        {
-            task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));
-        }
-        Ok(())
-    }
-
-    pub(super) fn was_counted_before_signal(&mut self, tid: i32, at: Addr, sp: u64) -> bool {
-        self.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, sp))
-    }
-
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, trap: Addr) -> Result<Action> {
-        if self.space.image.code.patches().removed_from(trap).is_some()
+        if self.tracee.space.image.code.patches().removed_from(trap).is_some()
             && thread.is_breakpoint_trap()?
-            && self.space.image.is_clean(&self.space.modules, trap)?
+            && self.tracee.space.image.is_clean(&self.tracee.space.modules, trap)?
         {
             pass_trap_to(thread, raw, trap)?;
             return Ok(Action::Resume(0));
         }
         self.deliver_trap(tid, thread)
+    }
+}
+
+/// Before a signal is delivered to a thread outside of the jump engine's routine: no handler may see a pad's address,
+/// and a call that the handler interrupts is marked.
+pub(super) fn leave_for_signal(tracee: &mut Tracee, observer: &mut Observer, thread: &Stopped) -> Result<()> {
+    if let Some(task) = tracee.tasks.get(thread.tid()) {
+        observer.observe(EngineReport::Signal(task.id));
+    }
+    tracee.leave_pad_for_signal(thread)
+}
+
+impl Tracee {
+    /// Moves a thread that is in a pad back to the original code. If the replaced instruction has not run yet, it goes
+    /// back to the breakpoint, whose hit has been counted already.
+    pub(super) fn leave_pad_for_signal(&mut self, thread: &Stopped) -> Result<()> {
+        let raw = thread.registers()?;
+        let PcLocation::Pad(resume) = self.space.image.locate(Addr(raw.0.rip)) else { return Ok(()) };
+        leave_pad(thread, &raw, resume)?;
+        thread.move_fault_address(raw.0.rip, resume.pc.0)?;
+        if self.space.probes.breakpoints.get(resume.pc).is_some()
+            && let Some(task) = self.tasks.get_mut(thread.tid())
+        {
+            task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));
+        }
+        Ok(())
     }
 }
 

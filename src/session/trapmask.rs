@@ -9,8 +9,8 @@
 
 use super::process::Process;
 use super::signalstate::{IGNORING, SIGTRAP_BIT, Seen, TrapAction, bit};
-use crate::addr::Addr;
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::remote::KernelAction;
@@ -86,7 +86,7 @@ impl Process {
             }
             TrapAction::Known(_) => {}
             TrapAction::Unknown if handler == HandlerAtTrap::Reset => {
-                self.warn_once(HANDLER_LOST.to_owned());
+                self.tracee.warn_once(HANDLER_LOST.to_owned());
                 self.signals.trap_mask.action = TrapAction::Default;
             }
             TrapAction::Unknown => self.learn_trap_action(thread, raw.before_trap())?,
@@ -110,7 +110,8 @@ impl Process {
 
     /// Whether the program ignores SIGTRAP, but the kernel does not know that at present.
     pub(super) fn has_lost_ignoring(&self) -> bool {
-        self.ignores_trap() && procfs::status_signals(self.pid, "SigIgn").is_some_and(|set| set & SIGTRAP_BIT == 0)
+        self.ignores_trap()
+            && procfs::status_signals(self.tracee.pid, "SigIgn").is_some_and(|set| set & SIGTRAP_BIT == 0)
     }
 
     /// What a trap of this thread has left of the handler for SIGTRAP.
@@ -146,7 +147,11 @@ impl Process {
 
     /// Whether other threads are in stops that were not answered yet: one of them may have reset the handler.
     fn others_stand_at_stops(&self, tid: i32) -> bool {
-        self.tasks.tids().into_iter().any(|other| other != tid && procfs::state(self.pid, other) == Some(b't'))
+        self.tracee
+            .tasks
+            .tids()
+            .into_iter()
+            .any(|other| other != tid && procfs::state(self.tracee.pid, other) == Some(b't'))
     }
 
     /// A handler for SIGTRAP was installed by us.
@@ -179,14 +184,14 @@ impl Process {
 
     /// After a detach: tells what could not be kept.
     pub(super) fn note_trap_action_left(&mut self) {
-        let has = |key| procfs::status_signals(self.pid, key).map(|set| set & SIGTRAP_BIT != 0);
+        let has = |key| procfs::status_signals(self.tracee.pid, key).map(|set| set & SIGTRAP_BIT != 0);
         let lost = match self.signals.trap_mask.action {
             TrapAction::Default => None,
             TrapAction::Known([IGNORE, ..]) => has("SigIgn").filter(|kept| !kept).map(|_| IGNORING_LOST),
             TrapAction::Known(_) | TrapAction::Unknown => has("SigCgt").filter(|kept| !kept).map(|_| HANDLER_LOST),
         };
         if let Some(lost) = lost {
-            self.warn_once(lost.to_owned());
+            self.tracee.warn_once(lost.to_owned());
         }
     }
 
@@ -205,19 +210,21 @@ impl Process {
         if action == 0 {
             return Ok(());
         }
-        let handler = self.space.image.memory.read_u64(Addr(action));
+        let handler = self.tracee.space.image.memory.read_u64(Addr(action));
         self.signals.trap_mask.action = match handler {
             Some(0) => TrapAction::Default,
             Some(IGNORE) => TrapAction::Known(IGNORING),
             _ => TrapAction::Unknown,
         };
-        let Some(return_addr) = self.space.image.memory.read_word_uncached(Addr(raw.0.rsp)) else { return Ok(()) };
-        self.space.ensure_return_site(Addr(return_addr), thread, raw).map(drop)
+        let Some(return_addr) = self.tracee.space.image.memory.read_word_uncached(Addr(raw.0.rsp)) else {
+            return Ok(());
+        };
+        self.tracee.space.ensure_return_site(Addr(return_addr), thread, raw).map(drop)
     }
 
     /// At attach, and in a new image: what the program does with SIGTRAP so far.
     pub(super) fn note_trap_action(&mut self, tid: i32) {
-        for thread in self.tasks.tids() {
+        for thread in self.tracee.tasks.tids() {
             let mask = procfs::status_signals(thread, "SigBlk");
             if let Some(mask) = mask.filter(|mask| mask & SIGTRAP_BIT != 0) {
                 self.signals.trap_mask.blocking.insert(thread, mask);
@@ -233,7 +240,7 @@ impl Process {
 
     /// Whether SIGTRAP's action is to be asked for yet.
     pub(super) fn has_trap_action_to_learn(&self) -> bool {
-        self.signals.trap_mask.action == TrapAction::Unknown && !procfs::has_seccomp(self.pid)
+        self.signals.trap_mask.action == TrapAction::Unknown && !procfs::has_seccomp(self.tracee.pid)
     }
 
     /// Asks for SIGTRAP's action, by a thread that goes on with the registers `resume`.
@@ -242,7 +249,7 @@ impl Process {
         if procfs::has_seccomp(thread.tid()) {
             return Ok(());
         }
-        let Some(mut caller) = self.space.image.caller(thread, resume)? else { return Ok(()) };
+        let Some(mut caller) = self.tracee.space.image.caller(thread, resume)? else { return Ok(()) };
         let scratch = caller.borrow_stack();
         let called = caller.exchange_signal_action(SIGTRAP, Addr(0), scratch.at)?;
         match called {
@@ -264,10 +271,10 @@ impl Process {
         // As above.
         if procfs::has_seccomp(thread.tid()) {
             let lost = if action[0] == IGNORE { IGNORING_LOST } else { HANDLER_LOST };
-            self.warn_once(lost.to_owned());
+            self.tracee.warn_once(lost.to_owned());
             return Ok(());
         }
-        let Some(mut caller) = self.space.image.caller(thread, resume)? else { return Ok(()) };
+        let Some(mut caller) = self.tracee.space.image.caller(thread, resume)? else { return Ok(()) };
         let scratch = caller.borrow_stack();
         caller.put_action(&scratch, action)?;
         caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))?;

@@ -2,7 +2,7 @@
 //! seen.
 
 use super::process::Process;
-use crate::maps::{self, Kind, Mapping};
+use crate::image::maps::{self, Kind, Mapping};
 
 /// So much a C library's allocator asks of the kernel at its first call, in bytes. What has less is no heap: a static
 /// program's start puts
@@ -16,7 +16,7 @@ impl Process {
             return;
         }
         self.settle();
-        if self.space.modules.judge_slots(&self.space.image, &self.settings.table) {
+        if self.tracee.space.modules.judge_slots(&self.tracee.space.image, &self.tracee.settings.table) {
             // blocks may have come and gone so: what was freed, or leaked, in other ways is not certain either
             self.note_missed_call();
         }
@@ -24,20 +24,25 @@ impl Process {
         let is_fork = self.identity.parent.is_some() && self.identity.images.is_empty();
         let is_silent =
             self.observer.events() == 0 && !self.observer.is_paused() && self.observer.paused_for().is_zero();
-        if is_fork || !is_silent || !self.space.modules.has_probes() || self.space.refresh_maps(tid).is_err() {
+        if is_fork
+            || !is_silent
+            || !self.tracee.space.modules.has_probes()
+            || self.tracee.space.refresh_maps(tid).is_err()
+        {
             return;
         }
-        let [by_break, by_mmap] = [Kind::Heap, Kind::Anonymous].map(|kind| size_of(self.space.image.mappings(), kind));
+        let [by_break, by_mmap] =
+            [Kind::Heap, Kind::Anonymous].map(|kind| size_of(self.tracee.space.image.mappings(), kind));
         if by_break + by_mmap == 0 {
             return;
         }
         let heap = format!("{:.1} MiB", (by_break + by_mmap) as f64 / 1024.0 / 1024.0);
         let advice = "functions that heaptrace does not know: name them with --alloc-fn and --free-fn";
         if self.identity.attached {
-            self.warn_once(format!(
+            self.tracee.warn_once(format!(
                 "no call of an allocator function was seen, though the process has {heap} of memory of its own: it did not allocate in \
                  this time, or does it by {advice} (`heaptrace heap {}` shows what its heap holds)",
-                self.pid
+                self.tracee.pid
             ));
             return;
         }
@@ -45,7 +50,11 @@ impl Process {
             "no call of an allocator function was seen, though the program had {heap} of memory of its own: it allocates by {advice}"
         );
         // what else asks for memory there is no program's own
-        if by_break > 0 { self.space.modules.findings.note_blind_spot(text) } else { self.warn_once(text) }
+        if by_break > 0 {
+            self.tracee.space.modules.findings.note_blind_spot(text)
+        } else {
+            self.tracee.warn_once(text)
+        }
     }
 }
 

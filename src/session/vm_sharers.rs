@@ -61,11 +61,11 @@ impl Session {
                     let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
                     for tid in process.sharers_to_protect() {
                         if asked.insert(tid) {
-                            process.interrupt(tid)?;
+                            process.tracee.interrupt(tid)?;
                             awaited.insert(tid);
                         }
                     }
-                    awaited.retain(|tid| process.tasks.get(*tid).is_some());
+                    awaited.retain(|tid| process.tracee.tasks.get(*tid).is_some());
                     if awaited.is_empty() {
                         return Ok(());
                     }
@@ -80,18 +80,18 @@ impl Session {
 impl Process {
     /// Whether a task has the program's own actions for signals, rather than a copy.
     pub(super) fn shares_trap_action(&self, tid: i32) -> bool {
-        self.is_own_thread(tid) || procfs::same_signal_actions(tid, self.pid) == Some(true)
+        self.is_own_thread(tid) || procfs::same_signal_actions(tid, self.tracee.pid) == Some(true)
     }
 
     /// The handler that a task may have which shares the memory. None: it has none, or not ours, or is not to make
     /// system calls.
     fn sigtrap_fallback_of_sharer(&self, tid: i32) -> Option<SigtrapFallback> {
-        let handler = self.space.image.code.known_sigtrap_fallback()?;
+        let handler = self.tracee.space.image.code.known_sigtrap_fallback()?;
         let catches = procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
         // A copy of the memory has a copy of the handler, and none of the code for remote calls that is written here.
         let shares = || {
-            self.tasks.get(tid).is_some_and(|task| task.role == Role::VmSharer)
-                || procfs::same_memory(tid, self.pid) == Some(true)
+            self.tracee.tasks.get(tid).is_some_and(|task| task.role == Role::VmSharer)
+                || procfs::same_memory(tid, self.tracee.pid) == Some(true)
         };
         let is_own = || self.signals.sharers.own.contains(&group_of(tid));
         (catches && shares() && !is_own() && !procfs::has_seccomp(tid)).then_some(handler)
@@ -137,9 +137,9 @@ impl Process {
     /// The same at a stop that nobody has answered yet. Some: this was reported of the child meanwhile.
     pub(super) fn protect_sharer(&mut self, child: &Stopped) -> Option<WaitStatus> {
         self.let_sharer_ignore_trap(child);
-        self.space.image.memory.stands_still(Some(child.tid()));
+        self.tracee.space.image.memory.stands_still(Some(child.tid()));
         let given = self.give_sigtrap_fallback_to_sharer(child);
-        self.space.image.memory.stands_still(None);
+        self.tracee.space.image.memory.stands_still(None);
         match given {
             Err(TracerError::Overtaken { status, .. }) => return Some(status),
             // It is no worse off than without.
@@ -150,9 +150,9 @@ impl Process {
     }
 
     fn install_sigtrap_fallback_of_sharer(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<()> {
-        self.space.image.code.tell_fallback_of_others(handler);
+        self.tracee.space.image.code.tell_fallback_of_others(handler);
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.image.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.image.memory };
         handler.install(&mut caller)?;
         self.note_handler_installed();
         Ok(())
@@ -160,7 +160,7 @@ impl Process {
 
     /// The children that share the memory, have no handler, and don't notice an interruption.
     fn sharers_to_protect(&self) -> Vec<i32> {
-        if self.settings.guardian.is_none() || self.ignores_trap() {
+        if self.tracee.settings.guardian.is_none() || self.ignores_trap() {
             return Vec::new();
         }
         let may = |pid, tid| disturbance(pid, tid).is_some_and(|found| found <= Disturbance::Unnoticed);
@@ -174,14 +174,14 @@ impl Process {
         let Some(handler) = self.sigtrap_fallback_of_sharer(tid) else { return Ok(()) };
         self.signals.sharers.looked.insert(tid, Instant::now());
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.space.image.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.image.memory };
         handler.remove(&mut caller).map(drop)
     }
 
     /// The first stop of a child that shares the memory, of a program that ignores SIGTRAP: so does the child.
     pub(super) fn let_sharer_ignore_trap(&self, child: &Stopped) {
         let tid = child.tid();
-        if !self.ignores_trap() || procfs::same_signal_actions(tid, self.pid) != Some(false) {
+        if !self.ignores_trap() || procfs::same_signal_actions(tid, self.tracee.pid) != Some(false) {
             return;
         }
         let freed = TargetMemory::open(tid, tid).and_then(|mut memory| {
@@ -257,7 +257,7 @@ impl Process {
     /// The tasks that share the memory, by process.
     fn vm_sharers(&self) -> BTreeMap<i32, Vec<i32>> {
         let mut processes = BTreeMap::<i32, Vec<i32>>::new();
-        for task in self.tasks.iter().filter(|task| task.role == Role::VmSharer) {
+        for task in self.tracee.tasks.iter().filter(|task| task.role == Role::VmSharer) {
             processes.entry(group_of(task.id.tid)).or_default().push(task.id.tid);
         }
         processes

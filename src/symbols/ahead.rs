@@ -5,7 +5,7 @@
 
 use super::beside::processors;
 use super::{ModuleSource, Search, packages, resolve_module};
-use crate::addr::{ModuleId, ObjAddr};
+use crate::base::addr::{ModuleId, ObjAddr};
 use crate::profile::symbolize::Resolution;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -118,7 +118,7 @@ impl Prefetch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::TempDir;
+    use crate::image::elf::testing::TempDir;
 
     const SOURCE: &str =
         "__attribute__((noinline)) int NAME(int x) { return x * 3; }\nint main(void) { return NAME(2); }\n";
@@ -134,7 +134,7 @@ mod tests {
             let program =
                 dir.compile("cc", &format!("p{number}"), &SOURCE.replace("NAME", &format!("f{number}")), &["-g"]);
             let bytes = std::fs::read(&program).unwrap();
-            let symbol = crate::elf::Elf::parse(&bytes).unwrap().find_symbol(&format!("f{number}")).unwrap();
+            let symbol = crate::image::elf::Elf::parse(&bytes).unwrap().find_symbol(&format!("f{number}")).unwrap();
             let source = ModuleSource { path: program, ..ModuleSource::default() };
             questions.push((ModuleId(u32::try_from(number).unwrap()), Arc::new(source), vec![symbol.addr]));
         }

@@ -1,7 +1,7 @@
 //! Other files that know more of a module than its own file does: what was stripped from it.
 
 use super::files::{Bytes, Search};
-use crate::elf::{DebugLink, Elf, unpacked_object};
+use crate::image::elf::{DebugLink, Elf, unpacked_object};
 use std::path::{Path, PathBuf};
 
 /// The bytes of a companion.

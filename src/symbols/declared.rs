@@ -15,9 +15,9 @@ use super::dwarfsections::{is_wanted, unpacked_size};
 use super::files::Bytes;
 use super::split::{Owner, SplitFiles, SplitLoader, SplitSections};
 use super::{ModuleSource, Search, load_dwarf, module_file, parse, unhex};
-use crate::addr::ObjAddr;
-use crate::elf::Elf;
-use crate::heaptypes::{TypeId, TypeTable};
+use crate::base::addr::ObjAddr;
+use crate::heap::types::{TypeId, TypeTable};
+use crate::image::elf::Elf;
 use rustc_hash::FxHashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -226,7 +226,7 @@ struct Parts<'a, 'f> {
 pub struct DeclaredTypes {
     /// All types.
     pub table: TypeTable,
-    /// Classes and structures by their names' [`crate::heaptypes::name_hash`].
+    /// Classes and structures by their names' [`crate::heap::types::name_hash`].
     pub by_name: FxHashMap<u64, TypeId>,
 }
 

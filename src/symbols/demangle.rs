@@ -1,7 +1,7 @@
 //! Mangled names to names for people.
 
 use super::{dlang, itanium};
-use crate::elf::base_name;
+use crate::image::elf::base_name;
 use crate::profile::symbolize::FunctionName;
 use std::fmt::{self, Write};
 
@@ -78,7 +78,7 @@ impl Write for Bounded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::tool;
+    use crate::image::elf::testing::tool;
     use proptest::prelude::*;
 
     fn name(raw: &str) -> String {

@@ -401,7 +401,7 @@ fn basic_type(code: u8) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::tool;
+    use crate::image::elf::testing::tool;
     use proptest::prelude::*;
 
     /// By c++filt; those that it leaves as they are by neither.

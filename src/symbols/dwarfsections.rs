@@ -1,6 +1,6 @@
 //! The sections of DWARF that are read, in a program, a debug file or the files of split DWARF.
 
-use crate::elf::Elf;
+use crate::image::elf::Elf;
 use gimli::{DwarfSections, EndianSlice, LittleEndian, SectionId};
 use std::borrow::Cow;
 

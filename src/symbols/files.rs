@@ -2,9 +2,9 @@
 //!
 //! Debug files are looked for as gdb does it (gdb manual, "Separate Debug Files"): by build id, then by debug link.
 
-use crate::elf::{DebugLink, Elf, hex};
-use crate::mapped::{self, Registered};
-use crate::paths::below;
+use crate::base::mapped::{self, Registered};
+use crate::base::paths::below;
+use crate::image::elf::{DebugLink, Elf, hex};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::Read;

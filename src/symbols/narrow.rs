@@ -4,7 +4,7 @@
 //! 1,800 units, for the lines of some dozen functions. `.debug_aranges` tells which units they are in.
 
 use super::dwarfsections::Slice;
-use crate::addr::ObjAddr;
+use crate::base::addr::ObjAddr;
 use gimli::{DebugAranges, DebugInfo, Dwarf, LittleEndian, Section, UnitType};
 use rustc_hash::FxHashMap;
 

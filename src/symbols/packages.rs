@@ -5,7 +5,7 @@
 
 use super::beside::each;
 use super::files::{NOFOLLOW, NONBLOCK};
-use crate::paths::below;
+use crate::base::paths::below;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 use std::ffi::OsStr;
@@ -212,7 +212,7 @@ fn debug_package(package: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::TempDir;
+    use crate::image::elf::testing::TempDir;
 
     #[test]
     fn packages_are_found_by_their_lists() {

@@ -4,7 +4,7 @@
 
 use super::files::{NOFOLLOW, NONBLOCK};
 use super::{FunctionName, Resolution, SymFrame};
-use crate::addr::ObjAddr;
+use crate::base::addr::ObjAddr;
 use crate::profile::SymbolStatus;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -169,7 +169,7 @@ fn entry(line: &[u8]) -> Option<(u64, u64, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::TempDir;
+    use crate::image::elf::testing::TempDir;
     use std::time::Duration;
 
     #[test]

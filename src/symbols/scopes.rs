@@ -3,7 +3,7 @@
 
 use super::demangle::{LONGEST_NAME, function_name};
 use super::dwarfsections::Slice;
-use crate::heaptypes::usual_name;
+use crate::heap::types::usual_name;
 use crate::profile::symbolize::FunctionName;
 use gimli::{AttributeValue, DebuggingInformationEntry, EntriesCursor, UnitOffset, UnitRef, UnitSectionOffset};
 use rustc_hash::FxHashMap;

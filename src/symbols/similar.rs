@@ -1,7 +1,7 @@
 //! Which functions somebody may have meant whose name for one no module defines.
 
 use super::demangle::function_name;
-use crate::elf::{Elf, base_name};
+use crate::image::elf::{Elf, base_name};
 
 /// As many are named.
 const MAX_NAMES: usize = 5;
@@ -98,7 +98,7 @@ fn edits(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::TempDir;
+    use crate::image::elf::testing::TempDir;
     use proptest::prelude::*;
 
     const SOURCE: &str = "

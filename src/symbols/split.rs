@@ -6,7 +6,7 @@
 
 use super::dwarfsections::{SectionBytes, Slice, is_wanted, unpacked_size};
 use super::files::{Bytes, Search, open_if_there};
-use crate::elf::{Elf, ElfError};
+use crate::image::elf::{Elf, ElfError};
 use addr2line::{LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{Dwarf, DwarfPackage, DwarfPackageSections, DwarfSections, EndianSlice, LittleEndian, Section, SectionId};
 use std::borrow::Cow;

@@ -3,8 +3,8 @@
 //! A symbol names only the addresses inside its size: the symbols of a stripped library cover less than half of its
 //! code, and there the nearest symbol below is mostly a wrong name.
 
-use crate::addr::ObjAddr;
-use crate::elf::{Binding, Elf, Symbol, SymbolKind, Table, base_name};
+use crate::base::addr::ObjAddr;
+use crate::image::elf::{Binding, Elf, Symbol, SymbolKind, Table, base_name};
 
 /// The functions of one or more symbol tables of the same object that cover some of given addresses: of a C library's
 /// twenty thousand some dozen.
@@ -111,7 +111,7 @@ fn rank<'a>(symbol: &'a Symbol<'_>) -> impl Ord + use<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::{TempDir, tool};
+    use crate::image::elf::testing::{TempDir, tool};
     use std::fs;
 
     const SOURCE: &str = "

@@ -1,7 +1,7 @@
 use super::*;
-use crate::elf::testing::{TempDir, tool};
-use crate::elf::{Symbol, Table};
-use crate::maps;
+use crate::image::elf::testing::{TempDir, tool};
+use crate::image::elf::{Symbol, Table};
+use crate::image::maps;
 use std::fs;
 use std::path::Path;
 

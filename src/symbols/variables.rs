@@ -1,8 +1,8 @@
 //! Names of variables, for the roots of a leak scan.
 
 use super::{ModuleSource, demangle, module_file, packed_symbols, parse, unhex};
-use crate::addr::ObjAddr;
-use crate::elf::{Binding, Elf, SymbolKind, base_name};
+use crate::base::addr::ObjAddr;
+use crate::image::elf::{Binding, Elf, SymbolKind, base_name};
 use crate::symbols::Search;
 
 /// The variables of one module, by address.
@@ -52,7 +52,7 @@ impl Variables {
             (symbol.addr, symbol.binding == Binding::Local, underscores, name.to_owned())
         });
         found.dedup_by_key(|symbol| symbol.addr);
-        let variable = |symbol: &crate::elf::Symbol<'_>| Variable {
+        let variable = |symbol: &crate::image::elf::Symbol<'_>| Variable {
             start: symbol.addr,
             end: ObjAddr(symbol.addr.0.saturating_add(symbol.size)),
             name: demangle::function_name(base_name(&symbol.name)).name.as_ref().to_owned(),
@@ -71,7 +71,7 @@ impl Variables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::TempDir;
+    use crate::image::elf::testing::TempDir;
 
     const SOURCE: &str = "
 struct list { void *head; void *tail; } queue;

@@ -3,8 +3,8 @@
 use super::keys::HELP;
 use super::plain::{TITLES, WIDTHS, course, figures, head, seconds, whose};
 use super::state::{Point, State};
-use crate::ctl::{Grouping, Order, TopAnswer, TopSite};
 use crate::export::text::{human_bytes, right};
+use crate::top::ctl::{Grouping, Order, TopAnswer, TopSite};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -196,7 +196,7 @@ fn draw_stack(state: &State, frame: &mut Frame<'_>, area: Rect) {
     let last = site.map_or(0, |site| site.frames.len().saturating_sub(1));
     let from = state.stack_from.min(last);
     let frames = site.into_iter().flat_map(|site| &site.frames).skip(from);
-    let line = |frame: &crate::ctl::TopFrame| {
+    let line = |frame: &crate::top::ctl::TopFrame| {
         let place = if frame.place.is_empty() { String::new() } else { format!("  {}", frame.place) };
         let line = Line::from(format!("{}{place}", frame.function));
         if frame.dull { line.dim() } else { line }

@@ -3,9 +3,9 @@
 //! What a stack is called is found out once, by others: it takes longer than all the rest.
 
 use super::watch::Row;
-use crate::addr::StackId;
-use crate::ctl::{Change, Grouping, Order};
-use crate::figures::Amount;
+use crate::base::addr::StackId;
+use crate::base::figures::Amount;
+use crate::top::ctl::{Change, Grouping, Order};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 

@@ -140,7 +140,7 @@ pub(super) const HELP: [(&str, &str); 15] = [
     ("Enter", "the innermost functions of the chosen site's stack, which"),
     ("J K", "scroll by a line (PgUp and PgDn by ten)"),
     ("m", "set a mark: growth is counted from here on, and"),
-    ("", "`heaptrace snapshot PID --since top-1` tells what is left of the time since"),
+    ("", "`heaptrace snapshot PID --since top-1` shows what is left of the time since"),
     ("s", "write a snapshot to a file in this directory"),
     ("p", "hold the picture, or let it go on"),
     ("d", "detach: end the tracing, and let the program run on (asked twice)"),

@@ -1,9 +1,9 @@
 //! The same in words: for output that is no terminal, and what is left to read when the screen has gone.
 
 use super::state::{State, per_second};
-use crate::ctl::{Change, TopAnswer, TopSite};
 use crate::export::cost::Waiting;
 use crate::export::text::{duration, grouped, human_bytes, plural, right, short_name};
+use crate::top::ctl::{Change, TopAnswer, TopSite};
 
 /// The widths of the columns, from left to right, without the site.
 pub(super) const WIDTHS: [usize; 5] = [11, 12, 9, 13, 11];

@@ -1,8 +1,8 @@
 //! What the one who asks knows, and shows: the answers so far, and what the user has chosen to see of them.
 
 use super::keys::Key;
-use crate::ctl::{Grouping, Order, TopAnswer, TopQuestion, TopSite};
 use crate::export::escape::printable;
+use crate::top::ctl::{Grouping, Order, TopAnswer, TopQuestion, TopSite};
 use std::collections::VecDeque;
 
 /// So many answers are remembered for the pictures.

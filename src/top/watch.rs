@@ -1,10 +1,10 @@
 //! The tracer's side: how the sites have changed since the last answer and since the base, and which of them come
 //! first.
 
-use crate::addr::{FunctionId, StackId};
-use crate::ctl::{Base, Change, Order};
-use crate::figures::Amount;
+use crate::base::addr::{FunctionId, StackId};
+use crate::base::figures::Amount;
 use crate::heapmodel::SiteStats;
+use crate::top::ctl::{Base, Change, Order};
 use rustc_hash::FxHashMap;
 
 /// What one stack has, over all threads and sizes.

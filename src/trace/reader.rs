@@ -10,7 +10,7 @@ use super::fxt::event_type;
 use super::metadata::{End, Function, Module, NODE_BYTES, Names, Process, ProfileEnd, Session};
 use super::vocabulary::{CONTINUED, Word};
 use super::{FORMAT, process_of};
-use crate::addr::{ImageId, ModuleId, StackId};
+use crate::base::addr::{ImageId, ModuleId, StackId};
 use crate::event::{Event, EventKind};
 use crate::unwinder::StackNode;
 pub use events::EventError;

@@ -4,7 +4,7 @@ mod stream;
 
 use super::metadata::{End, Names, ProfileEnd};
 use super::writer::{TraceWriter, Written};
-use crate::addr::ProcessId;
+use crate::base::addr::ProcessId;
 use crate::event::{Definition, Event, EventSink};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

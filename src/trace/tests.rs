@@ -7,7 +7,7 @@ use super::testing::{Memory, session};
 use super::vocabulary::Word;
 use super::writer::TraceWriter;
 use super::*;
-use crate::addr::{Addr, FunctionId, ImageId, ModuleId, StackId};
+use crate::base::addr::{Addr, FunctionId, ImageId, ModuleId, StackId};
 use crate::event::{Call, Definition, Event, EventKind, EventSink, Preexisting};
 use crate::unwinder::StackNode;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What the records of a heap's trace are called, and how a call is packed into an argument.
 
-use crate::addr::FunctionId;
 use crate::allocators::Family;
+use crate::base::addr::FunctionId;
 
 /// The name of the trace's provider, and its id.
 pub const PROVIDER: (&str, u32) = ("heaptrace", 1);

@@ -8,7 +8,7 @@ use super::fxt::{self, argument, event_type, object_type};
 use super::metadata::{End, Function, Module, NODE_BYTES, Names, Process, ProfileEnd, Session};
 use super::vocabulary::{Align, CONTINUED, PROVIDER, PackedCall, Word};
 use super::{TICK_NS, thread_koid};
-use crate::addr::{FunctionId, StackId, TaskId};
+use crate::base::addr::{FunctionId, StackId, TaskId};
 use crate::unwinder::StackNode;
 use rustc_hash::FxHashMap;
 use serde::Serialize;

@@ -4,7 +4,7 @@
 
 use super::{Result, TracerError};
 use crate::arch::PAGE_SIZE;
-use crate::mapped;
+use crate::base::mapped;
 use std::sync::OnceLock;
 
 /// What was to be done at SIGBUS before: that of std, which tells of overflowed stacks; or nothing, as inherited.

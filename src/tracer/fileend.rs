@@ -2,9 +2,9 @@
 //! nothing.
 
 use super::procfs;
-use crate::addr::Addr;
 use crate::arch::PAGE_SIZE;
-use crate::maps::Mapping;
+use crate::base::addr::Addr;
+use crate::image::maps::Mapping;
 use std::ffi::CString;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;

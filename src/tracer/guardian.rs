@@ -25,8 +25,8 @@ use super::orphans;
 use super::ptrace;
 use super::sigtrap_fallback::SigtrapFallback;
 use super::{Result, TracerError};
-use crate::addr::Addr;
-use crate::patches::Patch;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::Patch;
 use claim::Claim;
 pub use claim::await_others;
 use nix::sys::socket::{

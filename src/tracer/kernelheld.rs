@@ -9,8 +9,8 @@ use super::remote::Caller;
 use super::remote::function::{self, Filters, Function};
 use super::standstill::Standstill;
 use super::{Result, TracerError, procfs};
-use crate::addr::Addr;
-use crate::maps::{Kind, Mapping};
+use crate::base::addr::Addr;
+use crate::image::maps::{Kind, Mapping};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
@@ -104,7 +104,7 @@ pub fn signal_stack(caller: &mut Caller<'_>) -> Result<Option<Option<Range<Addr>
 /// Where a signal stack lies by a `stack_t`; None: there is none.
 fn registered(stack: &[u8; STACK_T]) -> Option<Range<Addr>> {
     // ss_sp, ss_flags and padding, ss_size
-    let word = |at| crate::memory::word(stack, at).unwrap_or(0);
+    let word = |at| crate::base::memory::word(stack, at).unwrap_or(0);
     let is_disabled = word(8) & libc::SS_DISABLE as u64 != 0;
     let stack = Addr(word(0))..Addr(word(0).saturating_add(word(16)));
     Some(stack).filter(|stack| stack.start != Addr::NULL && !is_disabled)

@@ -8,7 +8,7 @@ use super::affinity::CpuSet;
 use super::control::{self, SignalMask};
 use super::injection::{self, Call};
 use super::{Result, TracerError, ids, orphans, procfs, ptrace};
-use crate::elf::Elf;
+use crate::image::elf::Elf;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};

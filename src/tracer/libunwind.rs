@@ -7,7 +7,7 @@ mod library;
 use super::ptrace::Stopped;
 use super::rawregs::RawRegs;
 use super::{Result, TracerError};
-use crate::addr::{Addr, FrameAddr};
+use crate::base::addr::{Addr, FrameAddr};
 use library::{Cursor, Functions};
 use std::ffi::c_void;
 use std::ptr::NonNull;

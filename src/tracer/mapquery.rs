@@ -2,8 +2,8 @@
 //! microsecond where to read the file costs one a line. Older kernels are asked by the file.
 
 use super::procfs;
-use crate::addr::Addr;
-use crate::maps::MapIndex;
+use crate::base::addr::Addr;
+use crate::image::maps::MapIndex;
 use nix::errno::Errno;
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -6,8 +6,8 @@
 //! kernels give one word for each page.
 
 use super::{Result, TracerError};
-use crate::addr::Addr;
 use crate::arch::PAGE_SIZE;
+use crate::base::addr::Addr;
 use std::cell::Cell;
 use std::fs::File;
 use std::ops::Range;

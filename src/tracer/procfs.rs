@@ -3,8 +3,8 @@
 use super::injection::{self, Call};
 use super::loadedby::loaded_program;
 use super::{Result, TracerError};
-use crate::addr::Addr;
-use crate::maps::{self, Mapping};
+use crate::base::addr::Addr;
+use crate::image::maps::{self, Mapping};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;

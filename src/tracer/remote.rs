@@ -13,7 +13,7 @@ use super::ptrace::{self, RESUME_FLAG, SYSTEM_CALL_STOP, Stopped, Waited};
 use super::rawregs::RawRegs;
 use super::status::WaitStatus;
 use super::{Result, TracerError, injection};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 
 /// A stopped thread that can make a system call for us.
 #[derive(Debug)]

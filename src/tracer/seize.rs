@@ -4,7 +4,7 @@ mod makers;
 
 use super::alarm::Alarm;
 use super::{Result, TracerError, chain, ids, procfs, ptrace};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

@@ -3,9 +3,9 @@
 
 use super::pagemap::PageMap;
 use super::procfs;
-use crate::addr::Addr;
 use crate::arch::PAGE_SIZE;
-use crate::maps::{Device, Kind, Mapping};
+use crate::base::addr::Addr;
+use crate::image::maps::{Device, Kind, Mapping};
 use std::ops::Range;
 
 /// The types of such file systems (proc_pid_mountinfo(5), field 9); those of FUSE may have a name of their own behind a

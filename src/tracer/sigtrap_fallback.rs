@@ -12,7 +12,7 @@ use super::code::write::write;
 use super::memory::TargetMemory;
 use super::remote::Caller;
 use super::{Result, status::SIGTRAP};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 
 /// SIG_IGN as a handler.
 pub const IGNORE: u64 = 1;

@@ -9,7 +9,7 @@
 
 use super::root::TargetRoot;
 use super::{TracerError, ids, permission, planted, procfs};
-use crate::paths::below;
+use crate::base::paths::below;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr};
 use std::io::{self, Read, Write};

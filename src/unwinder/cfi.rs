@@ -6,8 +6,8 @@
 
 use super::rule::{Base, CALLEE_SAVED, Cfa, Expression, Row, Rows, Rule, SAME, Source};
 use super::{Section, UnwindModule};
-use crate::addr::ObjAddr;
 use crate::arch::reg;
+use crate::base::addr::ObjAddr;
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DebugFrame, DebugFrameOffset, EhFrame, EhFrameOffset,
     EndianSlice, LittleEndian, Operation, RegisterRule, UnwindContext, UnwindOffset, UnwindSection,

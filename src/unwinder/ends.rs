@@ -8,9 +8,9 @@ use super::step::Next;
 use super::switching::has_switched;
 use super::window::StackWindow;
 use super::{FrameAddr, Unwinder};
-use crate::addr::{Addr, ModuleId};
 use crate::arch::{INT3, reg};
-use crate::memory::ReadMemory;
+use crate::base::addr::{Addr, ModuleId};
+use crate::base::memory::ReadMemory;
 
 /// A frame pointer further than this from the stack pointer is not believed, in bytes: the usual limit of a stack.
 const MAX_FRAME: u64 = 8 << 20;

@@ -6,8 +6,8 @@
 
 use super::rule::{Base, Rule, SAME};
 use super::window::StackWindow;
-use crate::addr::Addr;
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 /// So much code is looked at, in bytes: an epilogue is short.

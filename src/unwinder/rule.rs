@@ -15,9 +15,9 @@
 //! ```
 
 use super::window::StackWindow;
-use crate::addr::FrameAddr;
 use crate::arch::{Regs, reg};
-use crate::memory::ReadMemory;
+use crate::base::addr::FrameAddr;
+use crate::base::memory::ReadMemory;
 use gimli::{EndianSlice, EvaluationResult, LittleEndian, Location, Value};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ mod nodes;
 mod path;
 
 use super::{Frame, Quality};
-use crate::addr::{Addr, FrameAddr, ModuleId, StackId};
+use crate::base::addr::{Addr, FrameAddr, ModuleId, StackId};
 use index::Index;
 use nodes::{Frames, MAX_LISTED, Nodes, hash_of_node};
 pub use path::StackPath;

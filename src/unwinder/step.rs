@@ -3,9 +3,9 @@
 use super::rule::{Cpu, Rule, Step};
 use super::window::StackWindow;
 use super::{FrameAddr, MAX_SIGNAL_FRAMES, Unwinder, ends, epilogue};
-use crate::addr::{Addr, ModuleId};
 use crate::arch::{Regs, reg};
-use crate::memory::ReadMemory;
+use crate::base::addr::{Addr, ModuleId};
+use crate::base::memory::ReadMemory;
 
 /// Where a walk stands.
 pub(super) struct Cursor {

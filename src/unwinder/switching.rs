@@ -3,8 +3,8 @@
 //! return address should be is some word of that stack.
 
 use super::window::StackWindow;
-use crate::addr::Addr;
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 /// Longer functions are not looked through, in bytes: those that switch stacks are short assembly.

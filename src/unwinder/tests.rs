@@ -5,7 +5,7 @@ mod module;
 
 use super::*;
 use crate::arch::reg;
-use crate::memory::MemoryImage;
+use crate::base::memory::MemoryImage;
 use module::{
     BARE, BIAS, BY_RBX, CODE_END, EH_FRAME, EH_FRAME_HDR, EXPRESSIONS, FRAMED, LARGE, PLT, REALIGNED, STACK, START,
     STUCK, TRAMPOLINE, bare_module, debug_frame, module, section,

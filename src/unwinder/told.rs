@@ -3,7 +3,7 @@
 use super::rule::Rule;
 use super::stacks::is_canonical;
 use super::{Frame, FrameAddr, Quality, Unwinder, Unwound};
-use crate::addr::{Addr, ModuleId, StackId};
+use crate::base::addr::{Addr, ModuleId, StackId};
 
 impl Unwinder {
     /// Interns a stack that another unwinder has walked, innermost frame first.

@@ -1,7 +1,7 @@
 //! The part of the target's stack that a walk has copied: one read serves most walks.
 
-use crate::addr::Addr;
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 
 /// The least and most that the first read of a walk takes.
 const FIRST_READ: std::ops::RangeInclusive<usize> = 2048..=16 * 1024;

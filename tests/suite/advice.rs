@@ -247,7 +247,7 @@ fn where_nothing_can_be_told_that_is_said() {
     let traced = program.traced_with(&["--perturb"]);
     assert!(traced.report.sites().iter().all(|site| site.get("capacity").is_none()));
     let warnings = traced.report.list("/warnings");
-    let told = |warning: &Value| warning.as_str().unwrap().starts_with("capacity that was never written can't be told");
+    let told = |warning: &Value| warning.as_str().unwrap().starts_with("capacity that was never written is unknown");
     assert!(warnings.iter().any(told), "{warnings:?}");
 }
 

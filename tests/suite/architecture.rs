@@ -8,96 +8,138 @@ mod scenarios;
 mod words;
 
 /// Which modules of this crate each module may name: such as stand further up. Parts of a module (`unwinder/…`) count
-/// as the module.
+/// as the module. In a room some parts have a place of their own (`heap/leaks`).
 const MAY_IMPORT: &[(&str, &[&str])] = &[
-    ("addr", &[]),
-    ("glob", &[]),
-    ("mapped", &[]),
-    ("figures", &[]),
-    ("advice", &["figures"]),
-    ("leakclass", &[]),
-    ("progress", &[]),
-    ("sources", &[]),
-    ("sampling", &[]),
-    ("ctl", &["figures"]),
-    ("chunk", &[]),
-    ("prefetch", &[]),
-    ("packed", &[]),
-    ("triggers", &[]),
-    ("memory", &["addr"]),
-    ("heaptypes", &["addr", "memory"]),
-    ("paths", &[]),
-    ("arch", &["addr", "memory"]),
-    ("maps", &["addr", "arch"]),
-    ("allocators", &["addr"]),
-    ("patches", &["addr", "arch"]),
-    ("breakpoints", &["addr", "arch"]),
-    ("frameworks", &["addr", "memory"]),
-    ("fill", &["addr", "figures", "memory"]),
-    ("jump", &["addr", "arch", "memory", "sampling"]),
-    ("unwinder", &["addr", "arch", "chunk", "memory"]),
-    ("event", &["addr", "allocators", "unwinder"]),
-    ("calls", &["addr", "allocators", "event"]),
-    ("corefile", &["addr", "arch", "maps", "memory"]),
-    ("cpython", &["addr", "memory"]),
-    ("elf", &["addr", "arch", "maps", "unwinder"]),
-    ("heapmodel", &["addr", "allocators", "chunk", "event", "figures", "packed", "prefetch", "sampling"]),
-    ("heapwalk", &["addr", "maps", "memory"]),
-    ("leaks", &["addr", "arch", "heapmodel", "heapwalk", "leakclass", "maps", "memory"]),
-    ("heapgraph", &["addr", "heapmodel", "heaptypes", "heapwalk", "leaks", "maps", "memory"]),
-    ("heapfile", &["addr", "heapgraph", "heapmodel", "heapwalk", "leaks"]),
-    ("profile", &["addr", "advice", "figures", "heapmodel", "leakclass", "leaks", "packed", "sampling", "unwinder"]),
-    ("trace", &["addr", "allocators", "event", "profile", "unwinder"]),
-    ("check", &["allocators", "figures", "glob", "profile"]),
-    ("symbols", &["addr", "elf", "heaptypes", "mapped", "paths", "profile"]),
+    ("base", &[]),
+    ("image", &[]),
+    ("heap", &[]),
+    ("saved", &[]),
+    ("base/addr", &[]),
+    ("base/glob", &[]),
+    ("base/mapped", &[]),
+    ("base/figures", &[]),
+    ("base/advice", &["base/figures"]),
+    ("base/leakclass", &[]),
+    ("base/progress", &[]),
+    ("base/sources", &[]),
+    ("base/sampling", &[]),
+    ("top/ctl", &["base/figures"]),
+    ("base/chunk", &[]),
+    ("base/prefetch", &[]),
+    ("base/packed", &[]),
+    ("base/triggers", &[]),
+    ("base/memory", &["base/addr"]),
+    ("heap/types", &["base/addr", "base/memory"]),
+    ("base/paths", &[]),
+    ("arch", &["base/addr", "base/memory"]),
+    ("image/maps", &["base/addr", "arch"]),
+    ("allocators", &["base/addr"]),
+    ("breakpoints/patches", &["base/addr", "arch"]),
+    ("breakpoints", &["base/addr", "arch"]),
+    ("allocators/frameworks", &["base/addr", "base/memory"]),
+    ("heapmodel/fill", &["base/addr", "base/figures", "base/memory"]),
+    ("jump", &["base/addr", "arch", "base/memory", "base/sampling"]),
+    ("unwinder", &["base/addr", "arch", "base/chunk", "base/memory"]),
+    ("event", &["base/addr", "allocators", "unwinder"]),
+    ("event/calls", &["base/addr", "allocators", "event"]),
+    ("image/corefile", &["base/addr", "arch", "image/maps", "base/memory"]),
+    ("unwinder/cpython", &["base/addr", "base/memory"]),
+    ("image/elf", &["base/addr", "arch", "image/maps", "unwinder"]),
     (
-        "export",
+        "heapmodel",
         &[
-            "addr",
-            "advice",
-            "check",
-            "figures",
-            "heapfile",
-            "heapgraph",
-            "heapwalk",
-            "leaks",
-            "packed",
-            "profile",
-            "sampling",
-            "sources",
+            "base/addr",
+            "allocators",
+            "base/chunk",
+            "event",
+            "base/figures",
+            "base/packed",
+            "base/prefetch",
+            "base/sampling",
+        ],
+    ),
+    ("heap/walk", &["base/addr", "image/maps", "base/memory"]),
+    ("heap/leaks", &["base/addr", "arch", "heapmodel", "heap/walk", "base/leakclass", "image/maps", "base/memory"]),
+    ("heap/graph", &["base/addr", "heapmodel", "heap/types", "heap/walk", "heap/leaks", "image/maps", "base/memory"]),
+    ("heap/file", &["base/addr", "heap/graph", "heapmodel", "heap/walk", "heap/leaks"]),
+    (
+        "profile",
+        &[
+            "base/addr",
+            "base/advice",
+            "base/figures",
+            "heapmodel",
+            "base/leakclass",
+            "heap/leaks",
+            "base/packed",
+            "base/sampling",
             "unwinder",
         ],
     ),
-    ("import", &["addr", "advice", "profile", "unwinder"]),
-    ("top", &["addr", "ctl", "export", "figures", "heapmodel"]),
-    ("tracer", &["addr", "arch", "elf", "jump", "mapped", "maps", "memory", "patches", "paths"]),
+    ("trace", &["base/addr", "allocators", "event", "profile", "unwinder"]),
+    ("profile/check", &["allocators", "base/figures", "base/glob", "profile"]),
+    ("symbols", &["base/addr", "image/elf", "heap/types", "base/mapped", "base/paths", "profile"]),
+    (
+        "export",
+        &[
+            "base/addr",
+            "base/advice",
+            "profile/check",
+            "base/figures",
+            "heap/file",
+            "heap/graph",
+            "heap/walk",
+            "heap/leaks",
+            "base/packed",
+            "profile",
+            "base/sampling",
+            "base/sources",
+            "unwinder",
+        ],
+    ),
+    ("saved/import", &["base/addr", "base/advice", "profile", "unwinder"]),
+    ("top", &["base/addr", "top/ctl", "export", "base/figures", "heapmodel"]),
+    (
+        "tracer",
+        &[
+            "base/addr",
+            "arch",
+            "image/elf",
+            "jump",
+            "base/mapped",
+            "image/maps",
+            "base/memory",
+            "breakpoints/patches",
+            "base/paths",
+        ],
+    ),
     (
         "session",
         &[
-            "addr",
-            "advice",
+            "base/addr",
+            "base/advice",
             "allocators",
             "arch",
             "breakpoints",
-            "calls",
-            "cpython",
+            "event/calls",
+            "unwinder/cpython",
             "event",
-            "elf",
-            "figures",
-            "fill",
-            "frameworks",
-            "glob",
+            "image/elf",
+            "base/figures",
+            "heapmodel/fill",
+            "allocators/frameworks",
+            "base/glob",
             "heapmodel",
-            "heapwalk",
+            "heap/walk",
             "jump",
-            "leakclass",
-            "leaks",
-            "maps",
-            "memory",
-            "patches",
+            "base/leakclass",
+            "heap/leaks",
+            "image/maps",
+            "base/memory",
+            "breakpoints/patches",
             "profile",
-            "progress",
-            "sampling",
+            "base/progress",
+            "base/sampling",
             "symbols",
             "trace",
             "tracer",
@@ -107,18 +149,19 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "inspect",
         &[
-            "addr",
+            "base/addr",
             "arch",
-            "corefile",
-            "elf",
-            "heapgraph",
+            "image/corefile",
+            "image/elf",
+            "heap/file",
+            "heap/graph",
             "heapmodel",
-            "heaptypes",
-            "heapwalk",
-            "leaks",
-            "maps",
-            "memory",
-            "paths",
+            "heap/types",
+            "heap/walk",
+            "heap/leaks",
+            "image/maps",
+            "base/memory",
+            "base/paths",
             "profile",
             "symbols",
             "tracer",
@@ -126,18 +169,29 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     (
         "naming",
-        &["addr", "check", "frameworks", "paths", "profile", "session", "sources", "symbols", "trace", "tracer"],
+        &[
+            "base/addr",
+            "profile/check",
+            "allocators/frameworks",
+            "base/paths",
+            "profile",
+            "session",
+            "base/sources",
+            "symbols",
+            "trace",
+            "tracer",
+        ],
     ),
     (
-        "replay",
+        "saved/replay",
         &[
-            "addr",
+            "base/addr",
             "allocators",
             "event",
-            "figures",
+            "base/figures",
             "heapmodel",
             "profile",
-            "sampling",
+            "base/sampling",
             "session",
             "symbols",
             "trace",
@@ -146,46 +200,71 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     (
         "profiler",
-        &["allocators", "check", "event", "glob", "leaks", "naming", "profile", "session", "symbols", "tracer"],
+        &[
+            "allocators",
+            "profile/check",
+            "event",
+            "export",
+            "base/glob",
+            "heap/file",
+            "heap/walk",
+            "inspect",
+            "heap/leaks",
+            "naming",
+            "profile",
+            "session",
+            "symbols",
+            "tracer",
+        ],
     ),
     (
         "cli",
         &[
-            "addr", "check", "ctl", "event", "export", "glob", "leaks", "profile", "replay", "trace", "tracer",
-            "triggers",
+            "base/addr",
+            "profile/check",
+            "top/ctl",
+            "event",
+            "export",
+            "base/glob",
+            "heap/leaks",
+            "profile",
+            "saved/replay",
+            "trace",
+            "tracer",
+            "base/triggers",
         ],
     ),
     (
         "commands",
         &[
-            "addr",
+            "base/addr",
             "allocators",
-            "check",
+            "profile/check",
             "cli",
-            "corefile",
-            "ctl",
-            "elf",
+            "image/corefile",
+            "top/ctl",
+            "image/elf",
             "event",
             "export",
-            "figures",
-            "fill",
-            "glob",
-            "import",
-            "heapfile",
-            "heapgraph",
+            "base/figures",
+            "heapmodel/fill",
+            "base/glob",
+            "saved/import",
+            "heap/file",
+            "heap/graph",
             "heapmodel",
             "inspect",
-            "leaks",
+            "heap/leaks",
             "naming",
             "profile",
-            "progress",
-            "replay",
+            "base/progress",
+            "saved/replay",
             "session",
             "symbols",
             "top",
             "trace",
             "tracer",
-            "triggers",
+            "base/triggers",
             "unwinder",
         ],
     ),
@@ -193,7 +272,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 ];
 
 /// The files that may hold unsafe code.
-const UNSAFE: &[&str] = &["src/prefetch.rs", "src/symbols/files.rs"];
+const UNSAFE: &[&str] = &["src/base/prefetch.rs", "src/symbols/files.rs"];
 
 /// Folders in which any file may: the edge to the operating system.
 const UNSAFE_FOLDERS: &[&str] = &["src/tracer/"];
@@ -209,6 +288,13 @@ struct Source {
     /// Its text without comments and strings, and without unit tests.
     code: String,
     lines: usize,
+}
+
+/// The place in the table of what a path of modules leads to: that of a room's part, if it has one.
+fn place<'a>(mut path: impl Iterator<Item = &'a str>) -> String {
+    let first = path.next().unwrap_or_default();
+    let part = path.next().map(|second| format!("{first}/{second}"));
+    part.filter(|part| MAY_IMPORT.iter().any(|(name, _)| name == part)).unwrap_or_else(|| first.to_owned())
 }
 
 fn package() -> &'static Path {
@@ -237,7 +323,7 @@ fn sources() -> Vec<Source> {
         .map(|file| {
             let text = std::fs::read_to_string(&file).unwrap();
             let path = file.strip_prefix(package()).unwrap().display().to_string();
-            let module = path.trim_start_matches("src/").split(['/', '.']).next().unwrap().to_owned();
+            let module = place(path.trim_start_matches("src/").split(['/', '.']));
             Source { path, module, code: code_of(&text), lines: text.lines().count() }
         })
         .collect()
@@ -359,18 +445,14 @@ fn imports(code: &str) -> Vec<String> {
                     found.push(std::mem::take(&mut item));
                     continue;
                 }
-                _ if !list && !character.is_alphanumeric() && character != '_' => break,
+                _ if !list && !character.is_alphanumeric() && !"_:".contains(character) => break,
                 _ => {}
             }
             item.push(character);
         }
         found.push(item);
     }
-    found
-        .into_iter()
-        .map(|item| item.trim().split("::").next().unwrap_or("").trim().to_owned())
-        .filter(|name| !name.is_empty())
-        .collect()
+    found.into_iter().map(|item| place(item.split("::").map(str::trim))).filter(|name| !name.is_empty()).collect()
 }
 
 /// Whether the code names an external crate.
@@ -404,9 +486,9 @@ fn tests_and_texts_are_no_code() {
 #[test]
 fn imports_are_read() {
     let code = code_of(
-        "use crate::addr::Addr; // crate::no\nuse crate::{maps::{A, B}, elf};\nlet a = crate::arch::f(\"crate::no\");",
+        "use crate::base::addr::Addr; // crate::no\nuse crate::{trace::{A, B}, event};\nlet a = crate::arch::f(\"crate::no\");",
     );
-    assert_eq!(imports(&code), ["addr", "maps", "elf", "arch"]);
+    assert_eq!(imports(&code), ["base/addr", "trace", "event", "arch"]);
     assert!(names_crate("use nix::sys;", "nix") && names_crate("fn f() { libc::getpid() }", "libc"));
     assert!(!names_crate("use unix::sys;", "nix") && !names_crate("let nix = 1;", "nix"));
 }
@@ -461,7 +543,7 @@ fn crates_stay_in_their_places() {
     for source in sources() {
         for (names, places) in [
             (&["nix"][..], &["tracer"][..]),
-            (&["libc"], &["tracer", "prefetch"]),
+            (&["libc"], &["tracer", "base/prefetch"]),
             (&["clap", "indicatif"], &["cli", "commands", "main"]),
             (&["ratatui"], &["top", "commands"]),
         ] {
@@ -584,4 +666,13 @@ fn files_stay_small() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A newcomer sees rooms, not a list: few modules stand at the top of `src/`.
+#[test]
+fn few_modules_stand_at_the_top() {
+    let of_files = sources().into_iter().map(|source| source.path);
+    let of_files = of_files.filter_map(|path| Some(path.strip_prefix("src/")?.split(['/', '.']).next()?.to_owned()));
+    let modules: BTreeSet<String> = of_files.filter(|name| name != "lib" && name != "main").collect();
+    assert!(modules.len() <= 24, "{} modules: {modules:?}", modules.len());
 }

@@ -165,7 +165,10 @@ fn what_is_missing_is_said() {
     fs::create_dir(&empty).unwrap();
     let output = run(&["heap", "--json", "--core", core.to_str().unwrap(), "--sysroot"], &[&empty]);
     let warnings = String::from_utf8(output.stderr).unwrap();
-    assert!(warnings.contains("libc.so.6") && warnings.contains("without its symbols"), "{warnings}");
+    assert!(
+        warnings.contains("libc.so.6") && warnings.contains("its symbols and constants are left out"),
+        "{warnings}"
+    );
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     let with_files = answer(&["heap", "--json", "--core"], &[&core]);
     assert_eq!(told["chunks"], with_files["chunks"]);

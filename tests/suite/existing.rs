@@ -58,7 +58,7 @@ fn blocks_from_before_are_live_until_they_are_freed() {
         assert_eq!(report.anomaly("unknown_frees"), 0, "{engine}");
         let text = traced.ended.stderr.as_str();
         assert!(
-            text.contains("[before attach]") && text.contains("blocks from before the attach are told by size"),
+            text.contains("[before attach]") && text.contains("blocks from before the attach are listed by size"),
             "{text}"
         );
         // the same out of the trace

@@ -71,7 +71,7 @@ impl Service {
         let heaptrace = Program::new(words[0]).args(words[1..].iter().chain(&attach));
         let running = heaptrace.start();
         let stderr = heaptrace.outside("stderr");
-        let waits = |text: String| text.contains("waiting for") && text.contains("does not tell us of new processes");
+        let waits = |text: String| text.contains("waiting for") && text.contains("does not report new processes");
         procfs::wait_until("it waits", || std::fs::read_to_string(&stderr).is_ok_and(waits));
         running
     }

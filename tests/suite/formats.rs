@@ -7,6 +7,7 @@ use crate::support::procfs;
 use crate::support::program::{Program, Traced};
 use crate::support::python::{ByFunction, by_function, by_outer_function, of_report, only, read_format, sum};
 use crate::support::report::Report;
+use heaptrace::{Format, Source};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -290,25 +291,10 @@ fn live_of_take(path: &Path) -> u64 {
 /// Each format from each command that writes profiles, with the same figures.
 #[test]
 fn all_formats_come_from_run_attach_snapshot_and_convert() {
-    const FORMATS: [&str; 14] = [
-        "pb.gz",
-        "pb",
-        "svg",
-        "html",
-        "folded",
-        "json",
-        "json.gz",
-        "txt",
-        "pftrace",
-        "heaptrack.zst",
-        "otlp.pb",
-        "dhat.json",
-        "firefox.json",
-        "firefox.json.gz",
-    ];
+    let formats: Vec<Format> = Format::ALL.into_iter().filter(|format| format.can_hold(Source::Run).is_ok()).collect();
     let traces = Program::new("/bin/true");
-    let paths =
-        |command: &str| FORMATS.map(|format| traces.outside(&format!("{command}.{format}")).display().to_string());
+    let path = |command: &str, format: &Format| traces.outside(&format!("{command}.{format}")).display().to_string();
+    let paths = |command: &str| formats.iter().map(|format| path(command, format)).collect::<Vec<_>>();
     let outputs =
         |command: &str| paths(command).into_iter().flat_map(|path| ["-o".to_owned(), path]).collect::<Vec<_>>();
     let words = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<_>>().join("\n");

@@ -294,7 +294,7 @@ fn other_files_are_refused() {
     std::fs::write(&path, whole).unwrap();
     for (words, files, told) in [
         (&["heap", "--trim"][..], &[path.as_path()][..], "for processes"),
-        (&["heap"], &[Path::new("nothing")], "a process is told by its id"),
+        (&["heap"], &[Path::new("nothing")], "name a process by its id"),
         (&["diff"], &[&path, Path::new("Cargo.toml")], "one of the two files is a heap"),
         (&["diff", "--value", "peak"], &[&path, &path], "--value is for profiles"),
         (&["diff", "-o", "x.svg"], &[&path, &path], ".md .json .txt"),

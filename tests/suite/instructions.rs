@@ -16,7 +16,7 @@ const CALLS: [u64; 2] = [4_000, 16_000];
 const DRAIN: &str = "heaptrace::session::jump::drain::*::drain";
 
 /// What is done while a thread stands still, as its process goes over to the jump engine.
-const CHANGE: &str = "heaptrace::session::jump::promote::*::try_to_promote";
+const CHANGE: &str = "heaptrace::session::jump::promote::try_to_promote";
 
 /// What an attach does for that while the process still runs.
 const AHEAD: &str = "heaptrace::session::space::ahead::*::look_ahead";

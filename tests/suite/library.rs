@@ -1,7 +1,9 @@
 //! The library's face, as another crate uses it.
 
 use crate::support::fixtures;
+use crate::support::program::Program;
 use crate::support::tempdir::TempDir;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,4 +36,31 @@ fn the_library_runs_checks_reads_and_writes() {
     let report = std::fs::read(dir.path().join("report.json")).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
     assert_eq!(report["verdict"]["result"], "leaks");
+}
+
+/// The other example sees of a process what the program sees, and saves a file that the program reads.
+#[test]
+fn the_library_looks_at_a_heap() {
+    let look = example("heap");
+    let dir = TempDir::new();
+    let file = dir.path().join("now.heap");
+    let mut running = Program::fixture("untouched").start();
+    let pid = running.value("ready");
+    let output = Command::new(&look).arg(&pid).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let seen = |of: &dyn AsRef<OsStr>| {
+        let heaptrace = env!("CARGO_BIN_EXE_heaptrace");
+        let output = Command::new(heaptrace).args(["heap", "--json"]).arg(of).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        ["live", "mapped"].iter().filter_map(|kind| answer["chunks"][kind]["count"].as_u64()).sum::<u64>()
+    };
+    let blocks = seen(&pid);
+    assert_eq!(seen(&file), blocks);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let bytes = text.strip_prefix(&format!("untouched: {blocks} blocks, ")).and_then(|text| text.split(' ').next());
+    // the fixture keeps 100 MiB, by its own count
+    assert!(bytes.and_then(|bytes| bytes.parse::<u64>().ok()).is_some_and(|bytes| bytes >= 100 << 20), "{text}");
+    running.feed(b"");
+    running.wait().success();
 }

@@ -131,7 +131,7 @@ fn only_a_program_without_lines_is_to_be_built_with_them() {
 /// known within a factor of two.
 fn times_slower(traced: &Traced) -> Option<f64> {
     let text = traced.ended.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    let cost = text.split_once("wall time, of which the program waited").expect("the cost").1;
+    let cost = text.split_once("wall time; the program waited").expect("the cost").1;
     let number = |pointer: &str| traced.report.number(pointer);
     let wall = number("/cost/wall_ns");
     let times = |waited: u64| wall as f64 / (wall - waited).max(1) as f64;

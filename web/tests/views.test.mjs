@@ -163,11 +163,11 @@ test('lifetimes are means of the blocks that were freed', () => {
 
 test('advice leads to the callers of its function', () => {
   const totals = { allocations: 9, live_blocks: 0, live_bytes: 0, peak_bytes: 0, peak_at_ns: 0, temporary: 0, bytes_allocated: 90 };
-  const advice = [{ lead: 'Growth bit by bit', text: 'f makes 1 buffer larger', column: 'allocated', function: 'f' }, { lead: 'Blocks for a moment', text: 'g', column: 'temporary', function: 'g' }];
+  const advice = [{ lead: 'Growth bit by bit', text: 'f makes 1 buffer larger', column: 'allocated', function: 'f' }, { lead: 'Short-lived blocks', text: 'g', column: 'temporary', function: 'g' }];
   const report = { totals, findings: [], leaks: null, verdict: null, exit: null, timeline: [] };
   const told = sentences({ report, words: { advice, resident: null }, columns: [] }, site => `site ${site}`);
   assert.deepEqual(told.map(({ kind, lead, text, to: { view, mode, fn, col, unit } }) => [kind, lead, text, view, mode, fn, col, unit]), [
-    ['warn', 'Growth bit by bit', 'f makes 1 buffer larger', 'flame', 'callers', 'f', 'allocated', 'bytes'], ['warn', 'Blocks for a moment', 'g', 'flame', 'callers', 'g', 'temporary', 'blocks'],
+    ['warn', 'Growth bit by bit', 'f makes 1 buffer larger', 'flame', 'callers', 'f', 'allocated', 'bytes'], ['warn', 'Short-lived blocks', 'g', 'flame', 'callers', 'g', 'temporary', 'blocks'],
   ]);
 });
 

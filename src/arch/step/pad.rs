@@ -18,7 +18,7 @@
 use iced_x86::{FlowControl, Register};
 
 use super::{Decoded, Relocation, Resume, StepError};
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 
 /// The longest pad in bytes: an indirect call.
 const MAX_PAD_LEN: usize = PUSH_LEN + super::MAX_INSTRUCTION_LEN + 4 + 8;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::arch::emulate::Outcome;
-use crate::memory::MemoryImage;
+use crate::base::memory::MemoryImage;
 
 const AT: Addr = Addr(0x5555_0000_1000);
 

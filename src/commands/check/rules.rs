@@ -1,9 +1,9 @@
 //! What a check knows before it begins: suppressions and the baseline.
 
-use crate::check::CheckRules;
-use crate::check::baseline::Baseline;
-use crate::check::suppressions::Suppressions;
 use crate::cli::CheckOptions;
+use crate::profile::check::CheckRules;
+use crate::profile::check::baseline::Baseline;
+use crate::profile::check::suppressions::Suppressions;
 use crate::session::OwnSuppressions;
 use crate::tracer::launch::Program;
 use anyhow::{Context, bail};

@@ -1,6 +1,6 @@
 //! Reading the machine. Whatever can't be read is left unknown.
 
-use crate::elf::Elf;
+use crate::image::elf::Elf;
 use crate::tracer::guardian;
 use crate::tracer::guardian::orphan::{self, Looked, Orphan};
 use crate::tracer::jump::region;

@@ -122,7 +122,7 @@ fn kernel(facts: &Facts) -> Finding {
                 .with_cure("3.4 or later is needed")
         }
         Some(_) => Finding::new(Level::Ok, "kernel", format!("Linux {}", facts.kernel)),
-        None => Finding::new(Level::Warn, "kernel", "it does not tell its version"),
+        None => Finding::new(Level::Warn, "kernel", "its version is unknown"),
     }
 }
 
@@ -151,22 +151,25 @@ fn tracing(facts: &Facts) -> Finding {
 fn breakpoints(facts: &Facts) -> Option<Finding> {
     match &facts.trial {
         Trial::NotMade | Trial::NoTrace(_) => None,
-        Trial::NoBreakpoint(error) => Some(Finding::new(Level::Fail, "breakpoints", error.clone()).with_cure(
-            "a security module may forbid debuggers to write to code",
-        )),
+        Trial::NoBreakpoint(error) => Some(
+            Finding::new(Level::Fail, "breakpoints", error.clone())
+                .with_cure("a security module may forbid debuggers to write to code"),
+        ),
         Trial::Done { code: CodeAccess::StoppedOnly, .. } => Some(
             Finding::new(
                 Level::Warn,
                 "breakpoints",
-                "code of a traced process can be written through stopped threads only: attach and detach stop one for a \
-                 moment, and copies of single instructions stay behind where no code is",
+                "code of a traced process can be written through stopped threads only: attach and detach stop one \
+                 briefly, and copies of single instructions stay behind where no code is",
             )
             .with_cure(
                 "Linux 6.12 and later can forbid to write to code in /proc/PID/mem: boot with \
                  proc_mem.force_override=ptrace",
             ),
         ),
-        Trial::Done { code: CodeAccess::Running, .. } => Some(Finding::new(Level::Ok, "breakpoints", "code of a traced process can be written")),
+        Trial::Done { code: CodeAccess::Running, .. } => {
+            Some(Finding::new(Level::Ok, "breakpoints", "code of a traced process can be written"))
+        }
     }
 }
 

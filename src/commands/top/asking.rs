@@ -2,7 +2,7 @@
 
 use crate::commands::ask::{no_answer, put, refused};
 use crate::commands::{message, snapshot};
-use crate::ctl::{self, Command, Look, Response, TopAnswer, TopQuestion};
+use crate::top::ctl::{self, Command, Look, Response, TopAnswer, TopQuestion};
 use crate::tracer::pressure;
 use crate::tracer::socket::{self, AskError, HangUp, TracerOf};
 use anyhow::{Context, bail};

@@ -3,9 +3,9 @@
 use crate::export::diff::{change_text, signed_bytes, signed_count};
 use crate::export::escape::{markdown, markdown_code};
 use crate::export::text::{self, Paint, grouped, human_bytes, plural, short_name};
-use crate::heapfile::SavedHeap;
-use crate::heapfile::diff::{HeapDiff, Row};
-use crate::heapgraph::Sum;
+use crate::heap::file::SavedHeap;
+use crate::heap::file::diff::{HeapDiff, Row};
+use crate::heap::graph::Sum;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -43,7 +43,7 @@ impl HeapComparison<'_> {
         let who = |heap: &SavedHeap| format!("{}, pid {}", heap.program, heap.identity.pid);
         if !self.diff.same_process {
             return format!(
-                "Two processes ({}; {}): by type and holder only, as blocks can't be told from each other.",
+                "Two processes ({}; {}): by type and holder only, as their blocks can't be matched.",
                 who(before),
                 who(after)
             );

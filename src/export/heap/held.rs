@@ -2,11 +2,11 @@
 
 use super::sharing;
 use crate::export::text::{self, Paint};
-use crate::heapgraph::holders::{Holdings, LOST};
-use crate::heapgraph::owners::Owner;
-use crate::heapgraph::pins::Remedy;
-use crate::heapgraph::tree::{self, Branch};
-use crate::heapgraph::{Held, Sum};
+use crate::heap::graph::holders::{Holdings, LOST};
+use crate::heap::graph::owners::Owner;
+use crate::heap::graph::pins::Remedy;
+use crate::heap::graph::tree::{self, Branch};
+use crate::heap::graph::{Held, Sum};
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::fmt::Write;

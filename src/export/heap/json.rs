@@ -2,12 +2,12 @@
 
 use super::held::{advice, owner_name, pinned_by};
 use super::{HeapReport, lost, sharing};
-use crate::heapgraph::owners::Owner;
-use crate::heapgraph::{Held, Sum};
-use crate::heapwalk::State;
-use crate::heapwalk::census::{Amount, Use};
-use crate::heapwalk::summary::{ChunkSum, Summary};
-use crate::heapwalk::verdict::{self, Verdict};
+use crate::heap::graph::owners::Owner;
+use crate::heap::graph::{Held, Sum};
+use crate::heap::walk::State;
+use crate::heap::walk::census::{Amount, Use};
+use crate::heap::walk::summary::{ChunkSum, Summary};
+use crate::heap::walk::verdict::{self, Verdict};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

@@ -4,8 +4,8 @@ use super::held::advice;
 use super::{HeapReport, USES, sentence, sharing};
 use crate::export::escape::{markdown, markdown_code};
 use crate::export::text::{self, grouped, human_bytes, plural};
-use crate::heapgraph::holders::LOST;
-use crate::heapgraph::{Held, Sum};
+use crate::heap::graph::holders::LOST;
+use crate::heap::graph::{Held, Sum};
 use std::fmt::Write;
 
 /// Rows of a table.

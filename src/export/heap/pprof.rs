@@ -6,7 +6,7 @@
 use super::held::{HELD_BY_SEVERAL, node_holder};
 use crate::export::escape::printable;
 use crate::export::{gzip, proto};
-use crate::heapgraph::{Held, Sum};
+use crate::heap::graph::{Held, Sum};
 use prost::Message;
 use rustc_hash::FxHashMap;
 use std::io::{self, Write};

@@ -2,10 +2,10 @@
 
 use super::held::owner_name;
 use crate::export::text::{grouped, human_bytes, percent};
-use crate::heapgraph::Held;
-use crate::heapgraph::duplicates::{Duplicate, are_worth_a_word};
-use crate::heapgraph::owners::Owner;
-use crate::heapgraph::types::Certainty;
+use crate::heap::graph::Held;
+use crate::heap::graph::duplicates::{Duplicate, are_worth_a_word};
+use crate::heap::graph::owners::Owner;
+use crate::heap::graph::types::Certainty;
 use serde_json::{Value, json};
 
 /// Columns that a name may take.

@@ -6,9 +6,9 @@
 use crate::export::devtools::{
     ELEMENT, NATIVE, Node, OBJECT, PROPERTY, ROOTS, STRING, SYNTHETIC, Strings, begin, write_edge, write_node,
 };
-use crate::heapgraph::Held;
-use crate::heapgraph::holders::LOST;
-use crate::heapgraph::types::Certainty;
+use crate::heap::graph::Held;
+use crate::heap::graph::holders::LOST;
+use crate::heap::graph::types::Certainty;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::hash::{Hash, Hasher};
 use std::io::{self, Write};
@@ -289,15 +289,15 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Addr;
-    use crate::heapgraph::contents::Look;
-    use crate::heapgraph::declared::Layouts;
-    use crate::heapgraph::holders::Holdings;
-    use crate::heapgraph::types::{TableNames, Types};
-    use crate::heapgraph::{duplicates, pins};
+    use crate::base::addr::Addr;
+    use crate::base::memory::MemoryImage;
+    use crate::heap::graph::contents::Look;
+    use crate::heap::graph::declared::Layouts;
+    use crate::heap::graph::holders::Holdings;
+    use crate::heap::graph::types::{TableNames, Types};
+    use crate::heap::graph::{duplicates, pins};
+    use crate::heap::leaks::{Graph, RootKind, RootWord, Roots, ScanOptions};
     use crate::heapmodel::{LiveBlock, SiteId};
-    use crate::leaks::{Graph, RootKind, RootWord, Roots, ScanOptions};
-    use crate::memory::MemoryImage;
     use serde_json::Value;
 
     struct Nobody;

@@ -3,8 +3,8 @@
 use super::super::json::frames::FrameTable;
 use super::super::view::View;
 use super::{Column, leaked};
+use crate::base::sources::{Readers, doubt, opened, text_of};
 use crate::profile::Profile;
-use crate::sources::{Readers, doubt, opened, text_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::collections::BTreeSet;

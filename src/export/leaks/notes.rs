@@ -1,9 +1,9 @@
 //! What has to be known to believe the classes: how they were found, and what could not be seen.
 
-use crate::check::verdict::in_brackets;
 use crate::export::sections::{self, Layout};
 use crate::export::text::{duration, human_bytes, plural};
-use crate::leaks::{Doubt, Doubted, Doubts};
+use crate::heap::leaks::{Doubt, Doubted, Doubts};
+use crate::profile::check::verdict::in_brackets;
 use crate::profile::leaks::{LeakSite, Leaks, ScanMoment};
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ pub(super) fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
         ),
         ScanMoment::Program => Some(
             "Memory was read when the program asked for it (__lsan_do_leak_check), and not at its end: what it has lost \
-             since is not told.",
+             since is not reported.",
         ),
     };
     if let Some(told) = at_another_moment {

@@ -54,7 +54,7 @@ pub enum OutputError {
         path: PathBuf,
     },
     /// A pipe or device, whose name says no format.
-    #[error("{}: the name of a pipe or device says no format; choose one with --format: {}", path.display(), crate::export::names())]
+    #[error("{}: the name of a pipe or device says no format; choose one with --format: {}", path.display(), crate::export::format::names())]
     DirectFormat {
         /// The path as given.
         path: PathBuf,

@@ -1,8 +1,8 @@
 //! The report of `check` as a user sees it.
 
 use super::*;
-use crate::check::verdict::{Completeness, Policy, judge};
 use crate::export::leaks::{CheckReportOptions, check_report};
+use crate::profile::check::verdict::{Completeness, Policy, judge};
 
 fn report_of(profile: &Profile, explain: Option<&str>, color: bool) -> String {
     let options = CheckReportOptions { top: 20, color, width: 100, files: &[], explain };

@@ -1,10 +1,10 @@
 //! What CI systems read. xmllint is needed to run these tests.
 
 use super::*;
-use crate::check::verdict::{Completeness, Policy, judge};
 use crate::export::github::annotations;
 use crate::export::problems::{best_line, problems, source_line};
 use crate::export::view::View;
+use crate::profile::check::verdict::{Completeness, Policy, judge};
 use serde_json::Value;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -235,7 +235,7 @@ fn sites_of_one_id_are_one_problem() {
 fn leaks_within_their_budget_fail_nowhere() {
     let mut profile = check_profile();
     profile.findings.clear();
-    let limits = crate::check::verdict::Limits { max_leaked_bytes: Some(3200), ..Default::default() };
+    let limits = crate::profile::check::verdict::Limits { max_leaked_bytes: Some(3200), ..Default::default() };
     judge(&mut profile, &Policy { limits, ..Policy::default() }, &Completeness::default());
     assert_eq!(profile.verdict.as_ref().map(|verdict| verdict.exit_status), Some(0));
     assert!(!exported_text(Format::JUnit, &profile).contains("<failure"));

@@ -1,12 +1,12 @@
 //! Every character that does something where it is shown, at every sink.
 
 use super::*;
-use crate::check::verdict::{Completeness, Policy, judge};
 use crate::export::escape::is_active;
 use crate::export::github::annotations;
 use crate::export::leaks::{CheckReportOptions, LeakScope, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::Outcome;
 use crate::export::summary::{SummaryOptions, summary};
+use crate::profile::check::verdict::{Completeness, Policy, judge};
 use prost::Message;
 use serde_json::Value;
 

@@ -145,10 +145,7 @@ fn more_blocks_than_can_be_told_singly_keep_their_bytes() {
     let text = heaptrack(&profile);
     let events = text.lines().filter(|line| line.starts_with("+ ")).count();
     assert!((1 << 20..=(1 << 20) + 4).contains(&events), "{events}");
-    assert!(
-        text.contains("# there are too many blocks for single events: up to 1048576 are told as one"),
-        "{text:.300}"
-    );
+    assert!(text.contains("# there are too many blocks for single events: up to 1048576 stand as one"), "{text:.300}");
 }
 
 #[test]

@@ -344,7 +344,7 @@ fn stacks_with_temporary_blocks_are_ranked_by_these() {
     let summary = summary_of(&profile);
     let (_, table) = summary.split_once("Temporary, about: ").unwrap();
     let title = table.lines().next().unwrap();
-    assert!(title.contains("stacks, of which the 3 with most blocks"), "{title}");
+    assert!(title.contains("stacks; the 3 with most blocks:"), "{title}");
     let counts =
         table.lines().filter_map(|line| line.split_once(" ×")?.0.rsplit(' ').next()?.replace(',', "").parse().ok());
     let counts: Vec<u64> = counts.take(3).collect();

@@ -6,7 +6,7 @@
 //! are used before a table doubles.
 
 use super::Entry;
-use crate::prefetch::{populate, prefetch};
+use crate::base::prefetch::{populate, prefetch};
 
 /// Entries of a bucket.
 const PLACES: usize = 5;

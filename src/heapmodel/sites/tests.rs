@@ -1,6 +1,6 @@
 use super::*;
-use crate::addr::TaskId;
 use crate::allocators::Family;
+use crate::base::addr::TaskId;
 use crate::event::Call;
 
 fn call() -> Call {

@@ -1,7 +1,7 @@
 //! Which arenas blocks lay in that other threads freed.
 
 use super::*;
-use crate::figures::{Arena, CrossThreadFreed};
+use crate::base::figures::{Arena, CrossThreadFreed};
 
 /// What lies between two multiples of this is of one arena.
 const SPAN: u64 = 64 << 20;

@@ -1,7 +1,7 @@
 //! Capacity that was never written.
 
 use super::*;
-use crate::figures::Capacity;
+use crate::base::figures::Capacity;
 
 fn told(events: &[EventKind]) -> Vec<(u32, Capacity)> {
     model(events).snapshot().capacities.into_iter().map(|(stack, capacity)| (stack.0, capacity)).collect()

@@ -1,7 +1,7 @@
 //! Buffers that grow bit by bit.
 
 use super::*;
-use crate::figures::Growth;
+use crate::base::figures::Growth;
 
 fn growths(events: &[EventKind]) -> Vec<(u32, Growth)> {
     model(events).snapshot().growths.into_iter().map(|(stack, growth)| (stack.0, growth)).collect()

@@ -1,7 +1,7 @@
 //! What each test has done, by the stream.
 
 use super::*;
-use crate::addr::{ImageId, TestId};
+use crate::base::addr::{ImageId, TestId};
 
 fn thread(serial: u32) -> TaskId {
     TaskId { tid: 1000 + serial as i32, serial }

@@ -1,7 +1,7 @@
 //! The model against a naive one: plain maps, and a full copy of all live figures at each new maximum.
 
 use super::*;
-use crate::addr::TestId;
+use crate::base::addr::TestId;
 use crate::event::{EventLog, MarkName};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};

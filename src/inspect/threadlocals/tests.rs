@@ -1,5 +1,5 @@
 use super::*;
-use crate::addr::ObjAddr;
+use crate::base::addr::ObjAddr;
 use std::collections::BTreeMap;
 
 /// Words by their addresses.

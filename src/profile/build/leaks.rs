@@ -1,9 +1,9 @@
 //! The leak scan with names: its blocks by allocating stack, and ways from named roots to what is still reachable.
 
 use super::{ExportedStacks, Locations, Strings, Tables};
-use crate::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
+use crate::base::addr::{Addr, FunctionId, LoadBias, ModuleId, StackId};
+use crate::heap::leaks::{Doubted, Doubts, Path, RootKind, Scan};
 use crate::heapmodel::{LiveBlock, SiteId, SiteKey};
-use crate::leaks::{Doubted, Doubts, Path, RootKind, Scan};
 use crate::profile::leaks::{
     AskedBlock, ClassAmounts, LeakClass, LeakSite, Leaks, PathStep, RetentionPath, ScanMoment,
 };

@@ -2,7 +2,7 @@
 
 use super::LoadedModule;
 use super::shims::{Shim, shim};
-use crate::addr::{Addr, ModuleId, ObjAddr};
+use crate::base::addr::{Addr, ModuleId, ObjAddr};
 use crate::profile::symbolize::{Question, SymFrame, Symbolize};
 use crate::profile::{Function, Line, Location, SymbolStatus};
 use crate::unwinder::Frame;

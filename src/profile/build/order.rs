@@ -222,7 +222,7 @@ impl Renumbering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Addr;
+    use crate::base::addr::Addr;
     use crate::unwinder::Quality;
     use proptest::prelude::*;
 

@@ -1,8 +1,8 @@
 //! What tests did, with names.
 
-use crate::addr::{StackId, TestId};
+use crate::base::addr::{StackId, TestId};
+use crate::base::leakclass::LeakClass;
 use crate::heapmodel::{TestFigures, TestTally};
-use crate::leakclass::LeakClass;
 use crate::profile::Amount;
 use crate::profile::pertest::{LiveOfTest, TestRow, Tests};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 mod leaks;
 
 use super::*;
-use crate::addr::{Addr, FrameAddr, ObjAddr};
+use crate::base::addr::{Addr, FrameAddr, ObjAddr};
 use crate::heapmodel::SiteKey;
 use crate::profile::symbolize::{FunctionName, NoSymbols, Resolution, SymFrame};
 use crate::profile::{Amount, FindingKind, Line, Mode, ProcessInfo};

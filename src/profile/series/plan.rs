@@ -3,7 +3,7 @@
 use super::super::Profile;
 use super::super::saved::{Saved, Writer, is_whole, ranges};
 use super::super::{Amount, Sample};
-use crate::figures::plural;
+use crate::base::figures::plural;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
@@ -80,7 +80,7 @@ pub enum SeriesError {
     NotOneSeries { one: String, other: String },
     /// A sum of several sessions, and another part of one of these.
     #[error(
-        "{merged} is merged of several sessions, one of which {other} has parts of, too; merge all parts in one go instead"
+        "{merged} is merged of several sessions, and {other} has parts of one of them, too; merge all parts in one go instead"
     )]
     SplitSession { merged: String, other: String },
     /// Some sampled, some not, or at different rates.
@@ -111,7 +111,7 @@ pub enum SeriesError {
     #[error("--final {file}: this is not one of the files to be merged, or not one of memory_sampler's")]
     NotFinal { file: String },
     /// A part of a series as a report.
-    #[error("{file}: a report does not say of which session it is part {part}; give the .pb.gz of the same part")]
+    #[error("{file}: a report does not say which session its part {part} belongs to; give the .pb.gz of the same part")]
     PartWithoutSession { file: String, part: String },
 }
 

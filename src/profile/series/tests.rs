@@ -3,8 +3,8 @@
 use super::*;
 use crate::export::tests::sample_profile;
 use crate::export::{ExportOptions, Format, write};
-use crate::import::{self, Limits};
 use crate::profile::saved::Holds;
+use crate::saved::import::{self, Limits};
 use proptest::prelude::*;
 use std::time::{Duration, UNIX_EPOCH};
 

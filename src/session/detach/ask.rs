@@ -1,9 +1,12 @@
 //! Whom a detach has to stop or to wake, and how often each was asked.
 
-use crate::patches::PcLocation;
+use crate::breakpoints::patches::PcLocation;
+use crate::session::jump::JumpEngine;
 use crate::session::process::Process;
 use crate::session::signalstate::NoThreadAvailable;
 use crate::session::stops::Stops;
+use crate::session::teardown::Teardown;
+use crate::session::tracee::Tracee;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::status::SIGTRAP;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,28 +33,34 @@ impl Asked {
     }
 }
 
-impl Process {
+impl Teardown {
     /// Tells the threads to stop that have to, and notes those that need not. Whether there are some of the former.
-    pub(super) fn ask_to_stop(&mut self, asked: &mut Asked, stops: &mut Stops) -> bool {
+    pub(super) fn ask_to_stop(
+        &self,
+        tracee: &mut Tracee,
+        jump: &JumpEngine,
+        asked: &mut Asked,
+        stops: &mut Stops,
+    ) -> bool {
         let mut waiting = false;
         // Where only a stopped thread's code can be changed, one has to be stopped.
-        let needs_stop = self.space.image.is_refused_while_running() && !self.space.probes.breakpoints.is_empty();
-        let may_sleep_on = !self.teardown.exit_kill && !needs_stop && !asked.everyone;
-        for tid in self.tasks.tids() {
-            let is_last = self.teardown.last_to_detach.is_some_and(|(last, _)| last == tid);
+        let needs_stop = tracee.space.image.is_refused_while_running() && !tracee.space.probes.breakpoints.is_empty();
+        let may_sleep_on = !self.exit_kill && !needs_stop && !asked.everyone;
+        for tid in tracee.tasks.tids() {
+            let is_last = self.last_to_detach.is_some_and(|(last, _)| last == tid);
             if is_last || asked.asleep.contains(&tid) && !needs_stop {
                 continue;
             }
-            let Some(task) = self.tasks.get(tid).copied() else { continue };
-            let group = procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid);
+            let Some(task) = tracee.tasks.get(tid).copied() else { continue };
+            let group = procfs::thread_group(tid).ok().flatten().unwrap_or(tracee.pid);
             match procfs::state(group, tid) {
                 None | Some(b'Z' | b'X') => {
-                    self.tasks.remove(tid);
+                    tracee.tasks.remove(tid);
                     stops.forget(tid);
                     continue;
                 }
                 Some(b'S' | b'D' | b'I')
-                    if may_sleep_on && self.stands_clear(group, tid) && !self.sleeps_in_a_call(tid) =>
+                    if may_sleep_on && tracee.stands_clear(group, tid) && !jump.sleeps_in_a_call(tracee, tid) =>
                 {
                     asked.asleep.insert(tid);
                     continue;
@@ -65,7 +74,7 @@ impl Process {
             }
             waiting = true;
             if !asked.asked.contains(&tid) {
-                match self.interrupt(tid) {
+                match tracee.interrupt(tid) {
                     Err(error) => tracing::warn!("{error}"),
                     Ok(()) => {
                         asked.asked.insert(tid);
@@ -77,20 +86,22 @@ impl Process {
     }
 
     /// Whether a thread that has not stopped yet is ready to run, or runs.
-    pub(super) fn awaits_a_ready_thread(&self, asked: &Asked) -> bool {
-        let is_last = |tid| self.teardown.last_to_detach.is_some_and(|(last, _)| last == tid);
-        let mut awaited = self.tasks.tids().into_iter().filter(|tid| !is_last(*tid) && !asked.asleep.contains(tid));
+    pub(super) fn awaits_a_ready_thread(&self, tracee: &Tracee, asked: &Asked) -> bool {
+        let is_last = |tid| self.last_to_detach.is_some_and(|(last, _)| last == tid);
+        let mut awaited = tracee.tasks.tids().into_iter().filter(|tid| !is_last(*tid) && !asked.asleep.contains(tid));
         awaited
-            .any(|tid| procfs::state(procfs::thread_group(tid).ok().flatten().unwrap_or(self.pid), tid) == Some(b'R'))
+            .any(|tid| procfs::state(procfs::thread_group(tid).ok().flatten().unwrap_or(tracee.pid), tid) == Some(b'R'))
     }
+}
 
+impl Process {
     /// If our handler for SIGTRAP is still there, or memory of ours: wakes a thread that can take it out. Whether one
     /// is on its way to.
     pub(super) fn ask_to_uninstall(&mut self, asked: &mut Asked) -> bool {
         if !self.has_last_calls() {
             return false;
         }
-        if asked.uninstalling.get(&self.pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
+        if asked.uninstalling.get(&self.tracee.pid).is_some_and(|tid| self.tracee.tasks.get(*tid).is_some()) {
             return true;
         }
         let tid = match self.choose_who_uninstalls(&asked.tried) {
@@ -99,8 +110,8 @@ impl Process {
             Err(NoThreadAvailable) => return false,
         };
         asked.tried.insert(tid);
-        asked.uninstalling.insert(self.pid, tid);
-        if let Err(error) = self.interrupt(tid) {
+        asked.uninstalling.insert(self.tracee.pid, tid);
+        if let Err(error) = self.tracee.interrupt(tid) {
             tracing::warn!("{error}");
         }
         true
@@ -110,7 +121,7 @@ impl Process {
     pub(super) fn ask_sharers_to_uninstall(&mut self, asked: &mut Asked) -> bool {
         let mut waiting = false;
         for (pid, chosen) in self.sharers_to_uninstall(&asked.tried) {
-            if asked.uninstalling.get(&pid).is_some_and(|tid| self.tasks.get(*tid).is_some()) {
+            if asked.uninstalling.get(&pid).is_some_and(|tid| self.tracee.tasks.get(*tid).is_some()) {
                 waiting = true;
                 continue;
             }
@@ -121,7 +132,7 @@ impl Process {
                     waiting = true;
                     asked.tried.insert(tid);
                     asked.uninstalling.insert(pid, tid);
-                    if let Err(error) = self.interrupt(tid) {
+                    if let Err(error) = self.tracee.interrupt(tid) {
                         tracing::warn!("{error}");
                     }
                 }
@@ -129,7 +140,9 @@ impl Process {
         }
         waiting
     }
+}
 
+impl Tracee {
     /// Whether a sleeping thread stands neither in code of ours nor behind a breakpoint that it has just hit.
     fn stands_clear(&self, group: i32, tid: i32) -> bool {
         match procfs::position(group, tid) {

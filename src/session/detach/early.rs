@@ -1,7 +1,7 @@
 //! Tasks that are detached from before they do what only a task may that nobody traces: ask to be traced by their
 //! parents, as the children of debuggers do (a task can have one tracer only), or execute a file with other rights.
 
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::event::EventKind;
 use crate::session::engine::EngineReport;
 use crate::session::jump::Cause;
@@ -23,9 +23,9 @@ impl Process {
     /// memory.
     pub(in crate::session) fn is_about_to_be_traced(&self, tid: i32, raw: &RawRegs, stops: &Stops) -> bool {
         raw.0.rdi as u32 == TRACEME
-            && self.tasks.get(tid).is_some_and(|task| match task.role {
+            && self.tracee.tasks.get(tid).is_some_and(|task| match task.role {
                 Role::VmSharer => stops.is_in_vfork(tid),
-                Role::Thread => self.identity.parent.is_some() && self.tasks.len() == 1,
+                Role::Thread => self.identity.parent.is_some() && self.tracee.tasks.len() == 1,
             })
     }
 
@@ -37,14 +37,15 @@ impl Process {
         let may_leave = |role| match role {
             Role::VmSharer => true,
             // A process of its own: if it has no other thread that would stay behind, and is not the one asked for.
-            Role::Thread => self.identity.parent.is_some() && self.tasks.len() == 1,
+            Role::Thread => self.identity.parent.is_some() && self.tracee.tasks.len() == 1,
         };
-        if !self.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
+        if !self.tracee.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
             return false;
         }
-        self.space
+        self.tracee
+            .space
             .modules
-            .executed(&self.space.image, raw, at)
+            .executed(&self.tracee.space.image, raw, at)
             .is_some_and(|executed| files::changes_rights(tid, &executed))
     }
 
@@ -59,14 +60,15 @@ impl Process {
     ) -> Result<Action> {
         self.settle();
         let name = self
+            .tracee
             .space
             .modules
-            .executed(&self.space.image, raw, at)
+            .executed(&self.tracee.space.image, raw, at)
             .map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
-        self.space.restore(self.whose_threads())?;
+        self.tracee.space.restore(self.tracee.whose_threads())?;
         self.uninstall_sigtrap_fallback(thread)?;
         pass_trap_to(thread, raw, at)?;
-        self.space.image.clear_own_code(None);
+        self.tracee.space.image.clear_own_code(None);
         self.children.untraced += 1;
         self.children.untraced_names.push(name);
         (self.teardown.detached_early, self.teardown.detached) = (true, true);
@@ -76,7 +78,7 @@ impl Process {
 
     /// A child that has shared the memory is detached from, at its exec or just before it.
     pub(in crate::session) fn note_child_detached(&mut self, tid: i32) {
-        if let Some(task) = self.tasks.get(tid).copied() {
+        if let Some(task) = self.tracee.tasks.get(tid).copied() {
             self.end_calls_of(task.id);
         }
         self.forget_trap_of_sharer(tid);
@@ -92,11 +94,11 @@ impl Process {
     pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.settle();
         self.await_existing();
-        self.space.image.set_aside_for(child)?;
-        if self.has_several_threads() {
+        self.tracee.space.image.set_aside_for(child)?;
+        if self.tracee.tasks.has_several_threads() {
             self.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
-            self.space.modules.findings.note_blind_spot(
+            self.tracee.space.modules.findings.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
                     .to_owned(),
@@ -105,27 +107,26 @@ impl Process {
         Ok(())
     }
 
-    fn has_several_threads(&self) -> bool {
-        self.tasks.iter().filter(|task| task.role == Role::Thread).count() > 1
-    }
-
     /// A thread comes back from vfork(2): its child no longer shares the memory.
     pub(in crate::session) fn on_vfork_done(&mut self, tid: i32, thread: &Stopped, stops: &mut Stops) -> Result<()> {
         let Ok(child) = i32::try_from(thread.event_message()?) else { return Ok(()) };
         stops.end_vfork(child);
-        if self.space.image.is_aside_for(child) {
+        if self.tracee.space.image.is_aside_for(child) {
             self.settle();
             self.await_existing();
             self.observer.observe(EngineReport::CallsUnseen);
-            self.tasks.forget_counted_in_gap();
-            self.space.image.memory.new_stop(tid);
+            self.tracee.tasks.forget_counted_in_gap();
+            self.tracee.space.image.memory.new_stop(tid);
             self.release_dropped_sites();
             self.refresh_modules(tid);
             // A thread that has run meanwhile may stand between the instructions that a jump would overwrite.
-            if self.space.image.is_last_aside(child) && self.jump.on().is_some() && self.has_several_threads() {
-                self.go_back_to_stops(Cause::SetAside)?;
+            if self.tracee.space.image.is_last_aside(child)
+                && self.jump.on().is_some()
+                && self.tracee.tasks.has_several_threads()
+            {
+                self.jump.go_back_to_stops(&mut self.tracee, Cause::SetAside)?;
             }
-            self.space.image.take_up_after(child)?;
+            self.tracee.space.image.take_up_after(child)?;
             self.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
         }

@@ -1,12 +1,13 @@
 //! Moving a stopped task to where it would be without us.
 
-use crate::addr::Addr;
 use crate::arch::step::Resume;
-use crate::patches::PcLocation;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
 use crate::session::Session;
 use crate::session::process::Process;
 use crate::session::slots::Slot;
 use crate::session::stop::Stop;
+use crate::session::tracee::Tracee;
 use crate::session::trap::{leave_pad, pass_trap_to};
 use crate::tracer::ptrace::{RESUME_FLAG, SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::rawregs::RawRegs;
@@ -36,7 +37,7 @@ impl Session {
                 {
                     // A parent in vfork can't stop before its child lets it. The summary says that, too.
                     if event != Event::Vfork {
-                        process.interrupt(stop.tid())?;
+                        process.tracee.interrupt(stop.tid())?;
                     }
                     uninstalls = true;
                 }
@@ -70,53 +71,53 @@ impl Process {
         let signal = match status {
             // Of a call for us that was not waited for to its end.
             WaitStatus::Signal(SYSTEM_CALL_STOP) => {
-                self.interrupt(tid)?;
+                self.tracee.interrupt(tid)?;
                 return Ok(Prepared::RunOn(0));
             }
             WaitStatus::EventStop
-                if self.space.image.locate(Addr(thread.registers()?.0.rip)) == PcLocation::RemoteCall =>
+                if self.tracee.space.image.locate(Addr(thread.registers()?.0.rip)) == PcLocation::RemoteCall =>
             {
-                self.interrupt(tid)?;
+                self.tracee.interrupt(tid)?;
                 return Ok(Prepared::RunOn(0));
             }
             WaitStatus::Signal(signal) => {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
-                if signal == SIGTRAP && self.is_past_trap(thread, &raw)? {
+                if signal == SIGTRAP && self.tracee.is_past_trap(thread, &raw)? {
                     let (at_trap, is_moved) = thread.registers_at_trap()?;
                     if is_moved {
                         self.repair_trap_for_detach(thread, &at_trap, Addr(raw.0.rip))?;
                     }
-                    self.leave_pad(thread)?;
+                    self.tracee.leave_pad(thread)?;
                     0
                 } else if signal == SIGTRAP
-                    && self.space.image.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
+                    && self.tracee.space.image.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
                     && thread.is_breakpoint_trap()?
                 {
                     self.repair_trap_for_detach(thread, &raw, trap)?;
                     pass_trap_to(thread, &raw, trap)?;
                     0
                 } else {
-                    self.leave_pad(thread)?;
+                    self.tracee.leave_pad(thread)?;
                     if self.is_to_uninstall_handler(tid)? {
-                        self.interrupt(tid)?;
+                        self.tracee.interrupt(tid)?;
                         return Ok(Prepared::RunOn(signal));
                     }
                     signal
                 }
             }
             // The stop was reported before the trap that the thread has run into: without us it would die of that.
-            WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.stands_behind_trap(thread)? => {
+            WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.tracee.stands_behind_trap(thread)? => {
                 return Ok(Prepared::RunOn(0));
             }
             WaitStatus::GroupStop(_) => {
                 // Detaching from a group stop leaves the process stopped, as it should be.
-                self.leave_pad(thread)?;
+                self.tracee.leave_pad(thread)?;
                 0
             }
             _ => {
-                self.leave_pad(thread)?;
-                if self.tasks.get(tid).is_some_and(|task| task.interrupted) {
+                self.tracee.leave_pad(thread)?;
+                if self.tracee.tasks.get(tid).is_some_and(|task| task.interrupted) {
                     thread.restart_interrupted_call()?;
                 }
                 0
@@ -124,7 +125,9 @@ impl Process {
         };
         Ok(Prepared::Detach(signal))
     }
+}
 
+impl Tracee {
     /// Whether a thread that has stopped for a breakpoint of ours has been moved to where it goes on: behind that, or,
     /// by a call that it was making for us, in front of it.
     fn is_past_trap(&self, thread: &Stopped, raw: &RawRegs) -> Result<bool> {

@@ -3,8 +3,10 @@
 //! a thread may still return through stays, and the summary says so; the next heaptrace unmaps that.
 
 use crate::jump::layout::{REGION_SIZE, SHARED_SIZE};
-use crate::session::jump::Stays;
+use crate::session::jump::{JumpEngine, Stays};
 use crate::session::process::Process;
+use crate::session::teardown::Teardown;
+use crate::session::tracee::Tracee;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::{TracerError, insist, procfs};
 
@@ -24,42 +26,62 @@ pub(in crate::session) enum AddedMemory {
     Seen(Stays),
 }
 
-impl Process {
+impl Teardown {
     /// A detach begins.
-    pub(super) fn note_added_memory(&mut self) {
-        let was_left = || self.space.image.mappings().iter().any(crate::maps::Mapping::is_heaptrace_s);
-        let is_there = self.jump.on().is_some() || was_left();
-        if matches!(self.teardown.added, AddedMemory::None | AddedMemory::Shared) && is_there {
-            let is_shared = self.tasks.has_sharers();
-            self.teardown.added = if is_shared { AddedMemory::Shared } else { AddedMemory::Mapped };
+    pub(super) fn note_added_memory(&mut self, tracee: &Tracee, jump: &JumpEngine) {
+        let was_left = || tracee.space.image.mappings().iter().any(crate::image::maps::Mapping::is_heaptrace_s);
+        let is_there = jump.on().is_some() || was_left();
+        if matches!(self.added, AddedMemory::None | AddedMemory::Shared) && is_there {
+            let is_shared = tracee.tasks.has_sharers();
+            self.added = if is_shared { AddedMemory::Shared } else { AddedMemory::Mapped };
         }
     }
 
     /// Whether a detach has to unmap some. Where the code could not be restored, jumps still lead there.
-    pub(in crate::session) fn has_memory_to_unmap(&self) -> bool {
-        let is_to_go = match self.teardown.added {
+    pub(in crate::session) fn has_memory_to_unmap(&self, tracee: &Tracee) -> bool {
+        let is_to_go = match self.added {
             AddedMemory::Mapped | AddedMemory::Failed => true,
             // who shared it may have gone meanwhile, as a child in vfork
-            AddedMemory::Shared => !self.tasks.has_sharers(),
+            AddedMemory::Shared => !tracee.tasks.has_sharers(),
             AddedMemory::None | AddedMemory::Seen(_) => false,
         };
-        let is_restored = self.teardown.unrestored_probes == 0;
-        is_to_go && is_restored && self.teardown.exit.is_none() && !procfs::has_seccomp(self.pid)
+        let is_restored = self.unrestored_probes == 0;
+        is_to_go && is_restored && self.exit.is_none() && !procfs::has_seccomp(tracee.pid)
     }
 
+    /// The process was detached from: tells of what is still mapped.
+    pub(super) fn note_added_memory_left(&self, tracee: &mut Tracee) {
+        if self.exit.is_some() || procfs::state(tracee.pid, tracee.pid).is_none() {
+            return;
+        }
+        if self.unrestored_probes > 0 && self.added == AddedMemory::Mapped {
+            // That the process is damaged is said elsewhere.
+            return;
+        }
+        let filters = || procfs::has_seccomp(tracee.pid);
+        let Some((bytes, why)) = left_mapped(self.added, filters) else { return };
+        tracee.warn_once(format!(
+            "{} KiB of memory that heaptrace has added to process {} stay mapped, as {why}: the next heaptrace that attaches to it unmaps what is not needed any more",
+            bytes / 1024,
+            tracee.pid
+        ));
+    }
+}
+
+impl Process {
     /// Whether the last thread that is detached from has to make system calls before.
     pub(in crate::session) fn has_last_calls(&self) -> bool {
-        self.has_handler_to_uninstall() || self.has_memory_to_unmap()
+        self.has_handler_to_uninstall() || self.teardown.has_memory_to_unmap(&self.tracee)
     }
 
     /// `thread` is about to be detached from, as the last one that does not sleep. False: it will stop once more.
     pub(in crate::session) fn unmap_added_memory(&mut self, thread: &Stopped) -> bool {
-        if !self.has_memory_to_unmap() {
+        if !self.teardown.has_memory_to_unmap(&self.tracee) {
             return true;
         }
         let unmapped = insist(|| {
             let resume = self.resume_registers(thread)?;
-            self.unmap_regions(thread, resume)
+            self.jump.unmap_regions(&mut self.tracee, thread, resume)
         });
         match unmapped {
             Ok(stays) => self.teardown.added = AddedMemory::Seen(stays),
@@ -71,24 +93,6 @@ impl Process {
             }
         }
         true
-    }
-
-    /// The process was detached from: tells of what is still mapped.
-    pub(super) fn note_added_memory_left(&mut self) {
-        if self.teardown.exit.is_some() || procfs::state(self.pid, self.pid).is_none() {
-            return;
-        }
-        if self.teardown.unrestored_probes > 0 && self.teardown.added == AddedMemory::Mapped {
-            // That the process is damaged is said elsewhere.
-            return;
-        }
-        let filters = || procfs::has_seccomp(self.pid);
-        let Some((bytes, why)) = left_mapped(self.teardown.added, filters) else { return };
-        self.warn_once(format!(
-            "{} KiB of memory that heaptrace has added to process {} stay mapped, as {why}: the next heaptrace that attaches to it unmaps what is not needed any more",
-            bytes / 1024,
-            self.pid
-        ));
     }
 }
 

@@ -1,17 +1,18 @@
 //! Records become events.
 
 use super::facts::{CallerFacts, Facts};
-use super::{Began, Jump, JumpState, LastFree, plain};
-use crate::addr::{Addr, FunctionId, StackId, TaskId};
+use super::{Account, Began, Jump, JumpEngine, JumpState, LastFree, plain};
 use crate::allocators::Kind as FunctionKind;
-use crate::calls::{Returned, ToldOfBlock};
+use crate::base::addr::{Addr, FunctionId, StackId, TaskId};
+use crate::event::calls::{Returned, ToldOfBlock};
 use crate::event::{EventKind, Missed};
 use crate::jump::layout::{CELL_DROPPED, CELL_HEAD, CELL_SPUN, CELL_TAIL, CELL_TIMED, CELL_TSC, Kind, cell_at};
 use crate::jump::merge::{Next, Record, RecordedStack};
 use crate::jump::shared::Shared;
 use crate::session::engine::{Part, missed_of};
-use crate::session::process::Process;
+use crate::session::observer::Observer;
 use crate::session::tasks::{Role, Task};
+use crate::session::tracee::Tracee;
 use std::time::{Duration, Instant};
 
 /// How long it is waited for a record whose thread has taken its number.
@@ -34,16 +35,23 @@ pub(in crate::session) enum Drained {
     Half(u16),
 }
 
-impl Process {
+impl JumpEngine {
+    /// Passes all that the routine has recorded until now to the observer, see
+    /// [`crate::session::process::Process::settle`].
+    pub(in crate::session) fn settle(&mut self, tracee: &mut Tracee, observer: &mut Observer) {
+        self.drain(tracee, observer, Drained::All);
+        observer.tell_counted();
+    }
+
     /// Takes records, in their order.
-    pub(in crate::session) fn drain(&mut self, what: Drained) {
-        let Some(mut jump) = self.jump.take_on() else { return };
+    pub(in crate::session) fn drain(&mut self, tracee: &mut Tracee, observer: &mut Observer, what: Drained) {
+        let Self { state: JumpState::On(jump), account } = self else { return };
         // who stopped last may have ended, and what it had in its memory may have changed
         let lives = |task: &&Task| task.role == Role::Thread && !task.ending;
-        let first = self.tasks.get(self.pid).filter(lives).or_else(|| self.tasks.iter().find(lives));
-        let reader = self.space.image.memory.reader();
-        self.space.image.memory.new_stop(first.map_or(reader, |task| task.id.tid));
-        let told = self.observer.events();
+        let first = tracee.tasks.get(tracee.pid).filter(lives).or_else(|| tracee.tasks.iter().find(lives));
+        let reader = tracee.space.image.memory.reader();
+        tracee.space.image.memory.new_stop(first.map_or(reader, |task| task.id.tid));
+        let told = observer.events();
         let mut deadline = None;
         let mut records = std::mem::take(&mut jump.batch);
         let mut is_first = true;
@@ -53,8 +61,8 @@ impl Process {
                 jump.note_pace();
                 jump.note_processors();
             }
-            self.take_lists(&mut jump);
-            let time_ns = self.observer.now_ns();
+            jump.take_lists(tracee);
+            let time_ns = observer.now_ns();
             let mut taken = 0u64;
             let ended = loop {
                 let most = match what {
@@ -63,22 +71,22 @@ impl Process {
                 };
                 records.clear();
                 let next = jump.merge.take(&jump.region.mapping, most as usize, &mut records);
-                self.observer.model().look_ahead(records.iter().map(|(_, record)| record.block()));
-                let may_be_plain = jump.sampling.is_none() && self.observer.takes_all();
-                self.observer.define_stacks(self.space.modules.unwinder.stacks());
+                observer.model().look_ahead(records.iter().map(|(_, record)| record.block()));
+                let may_be_plain = jump.sampling.is_none() && observer.takes_all();
+                observer.define_stacks(tracee.space.modules.unwinder.stacks());
                 for (cell, record) in &records {
-                    if !(may_be_plain && plain::take(&mut self.observer, &mut jump, *cell, record, time_ns)) {
-                        self.take_record(&mut jump, *cell, record, time_ns);
+                    if !(may_be_plain && plain::take(observer, jump, *cell, record, time_ns)) {
+                        jump.take_record(tracee, observer, account, (*cell, record), time_ns);
                     }
                 }
                 taken += records.len() as u64;
-                self.observer.show_progress();
+                observer.show_progress();
                 match next {
                     Next::Enough if records.is_empty() => break Next::Empty,
                     Next::Enough => {}
                     Next::Damaged(cell) => {
                         let head = jump.shared().word(cell_at(cell.into()) + CELL_HEAD);
-                        self.begin_anew(&mut jump, cell, head);
+                        jump.begin_anew(tracee, observer, cell, head);
                     }
                     Next::Empty | Next::Waits => break next,
                 }
@@ -103,77 +111,77 @@ impl Process {
             }
         }
         jump.batch = records;
-        self.note_recording(&mut jump, self.observer.events().saturating_sub(told));
-        self.note_dropped(&mut jump);
-        self.tell_counted(&mut jump);
-        self.jump = JumpState::On(jump);
-        self.space.image.memory.new_stop(reader);
+        jump.note_recording(account, observer.events().saturating_sub(told));
+        jump.note_dropped(observer);
+        jump.tell_counted(observer, account);
+        tracee.space.image.memory.new_stop(reader);
     }
 
     /// The thread of the cell has found no room for its record with the number `head`. It finds some when it looks
     /// again.
-    pub(super) fn make_room(&mut self, cell: u16, head: u64) {
-        let grows = self.jump.on().is_some_and(|jump| jump.may_grow(cell));
-        self.drain(if grows { Drained::All } else { Drained::Half(cell) });
-        let Some(mut jump) = self.jump.take_on() else { return };
+    pub(super) fn make_room(&mut self, tracee: &mut Tracee, observer: &mut Observer, cell: u16, head: u64) {
+        let grows = self.on().is_some_and(|jump| jump.may_grow(cell));
+        self.drain(tracee, observer, if grows { Drained::All } else { Drained::Half(cell) });
+        let JumpState::On(jump) = &mut self.state else { return };
         let taken = jump.merge.tell_again(cell, &jump.region.mapping);
         if taken.is_none_or(|taken| head.wrapping_sub(taken) >= jump.records_of(cell)) {
-            self.begin_anew(&mut jump, cell, head);
+            jump.begin_anew(tracee, observer, cell, head);
         } else if grows && taken == Some(head) {
             jump.grow(cell, head);
         }
-        self.jump = JumpState::On(jump);
     }
+}
 
+impl Jump {
     /// A ring is not as its thread leaves it: what it holds is lost, and the next record is number `head`.
-    fn begin_anew(&mut self, jump: &mut Jump, cell: u16, head: u64) {
-        self.warn_once(RING_DAMAGED.to_owned());
-        self.note_missed_call();
-        if jump.owner_mut(cell).is_some() {
+    fn begin_anew(&mut self, tracee: &mut Tracee, observer: &mut Observer, cell: u16, head: u64) {
+        tracee.warn_once(RING_DAMAGED.to_owned());
+        observer.tell(EventKind::Missed(Missed::Call));
+        if self.owner_mut(cell).is_some() {
             let at = cell_at(cell.into());
-            jump.shared().set_word(at + CELL_HEAD, head);
-            jump.shared().set_word(at + CELL_TAIL, head);
-            jump.open_ring(cell, head);
+            self.shared().set_word(at + CELL_HEAD, head);
+            self.shared().set_word(at + CELL_TAIL, head);
+            self.open_ring(cell, head);
         }
     }
 
     /// So many events were recorded without a stop.
-    fn note_recording(&mut self, jump: &mut Jump, events: u64) {
+    fn note_recording(&mut self, account: &mut Account, events: u64) {
         if events == 0 {
             return;
         }
-        let [ticks, calls, spun] = [CELL_TSC, CELL_TIMED, CELL_SPUN].map(|place| Self::sum_of_cells(jump, place));
-        jump.clock.note(ticks, calls);
-        let waited = jump.clock.note_spun(spun);
-        let ns = events.saturating_mul(jump.clock.event_ns()).saturating_add(waited);
-        self.cost.events_without_stop += events;
-        self.cost.recording_ns = self.cost.recording_ns.saturating_add(ns);
-        self.progress.recording(ns);
-    }
-
-    pub(super) fn sum_of_cells(jump: &Jump, place: u64) -> u64 {
-        let of_cell = |cell: u16| jump.shared().word(cell_at(cell.into()) + place);
-        jump.used_cells().map(of_cell).fold(0u64, u64::wrapping_add)
+        let [ticks, calls, spun] = [CELL_TSC, CELL_TIMED, CELL_SPUN].map(|place| self.sum_of_cells(place));
+        self.clock.note(ticks, calls);
+        let waited = self.clock.note_spun(spun);
+        let ns = events.saturating_mul(self.clock.event_ns()).saturating_add(waited);
+        account.events_without_stop += events;
+        account.recording(ns);
     }
 
     /// Calls that will not return, as their threads have left them by a longjmp or an exception.
-    fn note_dropped(&mut self, jump: &mut Jump) {
-        let dropped = Self::sum_of_cells(jump, CELL_DROPPED);
+    fn note_dropped(&mut self, observer: &mut Observer) {
+        let dropped = self.sum_of_cells(CELL_DROPPED);
         // the program can write there
-        let new = dropped.wrapping_sub(jump.dropped).min(1 << 20);
-        jump.dropped = dropped;
+        let new = dropped.wrapping_sub(std::mem::replace(&mut self.dropped, dropped)).min(1 << 20);
         for _ in 0..new {
-            self.tell(EventKind::Missed(Missed::Return));
+            observer.tell(EventKind::Missed(Missed::Return));
         }
     }
 
-    fn take_record(&mut self, jump: &mut Jump, cell: u16, record: &Record, time_ns: u64) {
-        let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) else { return };
+    fn take_record(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &mut Observer,
+        account: &mut Account,
+        (cell, record): (u16, &Record),
+        time_ns: u64,
+    ) {
+        let Some(owner) = self.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) else { return };
         let task = owner.task;
         let of_block = owner.told.take();
-        if record.kind == Kind::Freed && jump.told.contains(&record.function) {
+        if record.kind == Kind::Freed && self.told.contains(&record.function) {
             let args = [record.args[0], record.args[1], record.args[2], 0, 0, 0];
-            let function = self.settings.table.get(FunctionId(record.function));
+            let function = tracee.settings.table.get(FunctionId(record.function));
             owner.told = function.and_then(|function| ToldOfBlock::of(function, &args, of_block));
             return;
         }
@@ -185,18 +193,18 @@ impl Process {
                 began = Some(owner.began.remove(at));
                 // those that began after it will not return
                 let dead: Vec<Began> = owner.began.drain(at..).collect();
-                dead.iter().for_each(|dead| self.abandon(task, dead));
+                dead.iter().for_each(|dead| dead.abandon(task, observer));
             }
         }
         let stack = match &began {
             Some(began) => began.stack,
-            None => self.stack_of(jump, cell, record.stack, Addr(record.caller)),
+            None => self.stack_of(tracee, account, cell, record.stack, Addr(record.caller)),
         };
         let is_walked = !matches!(record.stack, RecordedStack::Caller(_));
-        let facts = self.facts_of(jump, record.function, stack, Addr(record.caller), is_walked);
+        let facts = self.facts_of(tracee, record.function, stack, Addr(record.caller), is_walked);
         // readers must know each stack whose facts are kept: the next call of it is a plain one
-        self.observer.define_stacks(self.space.modules.unwinder.stacks());
-        if self.is_passed_on(jump, cell, record, &facts) {
+        observer.define_stacks(tracee.space.modules.unwinder.stacks());
+        if self.is_passed_on(cell, record, &facts) {
             return;
         }
         let told = if is_walked { stack } else { StackId::EMPTY };
@@ -212,21 +220,21 @@ impl Process {
             caller_is_allocator: facts.caller_is_allocator,
             told: of_block.filter(|told| record.kind == Kind::Freed && told.block.0 == record.args[0]),
             recorded: began.map(|began| began.recorded),
-            interval: jump.interval_of(record.picked.into()),
+            interval: self.interval_of(record.picked.into()),
             counted_since: record.kind != Kind::Ended && record.result != 0,
             time_ns,
         };
-        let recorded = self.observer.take_part(&part);
-        self.note_recorded(jump, record);
-        if begins && let Some(owner) = jump.owner_mut(cell) {
+        let recorded = observer.take_part(&part);
+        self.note_recorded(observer, record);
+        if begins && let Some(owner) = self.owner_mut(cell) {
             owner.began.push(Began { function: record.function, old: record.args[0], stack: told, recorded });
         }
     }
 
     /// Whether the record is of a free that another function has passed on, which has recorded it: by a jump, or by a
     /// call of its own.
-    fn is_passed_on(&self, jump: &mut Jump, cell: u16, record: &Record, facts: &Facts) -> bool {
-        let Some(owner) = jump.owner_mut(cell) else { return false };
+    fn is_passed_on(&mut self, cell: u16, record: &Record, facts: &Facts) -> bool {
+        let Some(owner) = self.owner_mut(cell) else { return false };
         if record.kind != Kind::Freed {
             owner.last_free = None;
             return false;
@@ -235,36 +243,29 @@ impl Process {
         owner.note_free(LastFree { function, block, caller }, facts.caller_is_allocator)
     }
 
-    /// A call that had given a block back will not return.
-    pub(super) fn abandon(&mut self, task: TaskId, began: &Began) {
-        if let Some(event) = began.recorded.of(EventKind::ReallocAbandoned { old: Addr(began.old), task }) {
-            self.tell(event);
-        }
-    }
-
     pub(super) fn facts_of(
         &mut self,
-        jump: &mut Jump,
+        tracee: &mut Tracee,
         function: u16,
         stack: StackId,
         caller: Addr,
         walked: bool,
     ) -> Facts {
-        if let Some(facts) = jump.facts.latest(function, stack) {
+        if let Some(facts) = self.facts.latest(function, stack) {
             return facts;
         }
-        let (known, may_be_kept) = match jump.facts.of_caller(function, caller) {
+        let (known, may_be_kept) = match self.facts.of_caller(function, caller) {
             Some(known) => (known, true),
             None => {
-                let Some(stub) = jump.stubs.iter().find(|stub| stub.function == function).copied() else {
+                let Some(stub) = self.stubs.iter().find(|stub| stub.function == function).copied() else {
                     return Facts { family: None, caller_is_allocator: false, missed: None };
                 };
-                let frees = self
+                let frees = tracee
                     .settings
                     .table
                     .get(FunctionId(function))
                     .is_some_and(|function| matches!(function.kind, FunctionKind::Free { .. }));
-                let space = &mut self.space;
+                let space = &mut tracee.space;
                 let wrapper = space.modules.wrapper_at(caller.sub(1));
                 // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
                 let (family, may_be_kept) = match wrapper {
@@ -280,18 +281,27 @@ impl Process {
                 };
                 // Who has called a wrapper depends on the stack.
                 if may_be_kept && wrapper.is_none() {
-                    jump.facts.insert(function, caller, known);
+                    self.facts.insert(function, caller, known);
                 }
                 (known, may_be_kept)
             }
         };
-        let stacks = || self.space.modules.unwinder.stacks();
-        let missed = walked.then(|| missed_of(stacks(), stack, self.settings.max_depth)).flatten();
+        let stacks = || tracee.space.modules.unwinder.stacks();
+        let missed = walked.then(|| missed_of(stacks(), stack, tracee.settings.max_depth)).flatten();
         let CallerFacts { family, caller_is_allocator } = known;
         let facts = Facts { family, caller_is_allocator, missed };
         if may_be_kept {
-            jump.facts.note_latest(function, stack, facts);
+            self.facts.note_latest(function, stack, facts);
         }
         facts
+    }
+}
+
+impl Began {
+    /// The call will not return.
+    pub(super) fn abandon(&self, task: TaskId, observer: &mut Observer) {
+        if let Some(event) = self.recorded.of(EventKind::ReallocAbandoned { old: Addr(self.old), task }) {
+            observer.tell(event);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! What is known of a call by its function and its stack.
 
-use crate::addr::{Addr, StackId};
 use crate::allocators::Family;
+use crate::base::addr::{Addr, StackId};
 use crate::event::Missed;
 use rustc_hash::FxHashMap;
 

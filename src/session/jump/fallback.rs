@@ -1,9 +1,9 @@
 //! What the routine can't do in a process on the jump engine, and why: one line a cause, for the summary.
 
-use crate::addr::TaskId;
-use crate::figures::{grouped, plural};
+use crate::base::addr::TaskId;
+use crate::base::figures::{grouped, plural};
+use crate::breakpoints::patches::own::EntryError;
 use crate::jump::layout::{CELLS, NODES};
-use crate::patches::own::EntryError;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;

@@ -3,15 +3,17 @@
 //! unmapped once no thread can come back to it; until then, all but the code and the cells through which they return.
 
 use super::standstill::Standing;
-use crate::addr::Addr;
+use super::{Jump, JumpEngine};
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 use crate::jump::frames;
 use crate::jump::layout::{
     CELL_FRAMES, CELLS, CODE_SIZE, COPY_AREA, FRAME_SIZE, FRAME_SLOT, FRAMES, REGION_SIZE, cell_at,
 };
 use crate::jump::stub::{BACK, ENTRIES, STUB_SIZE, STUBS};
-use crate::memory::ReadMemory;
-use crate::session::process::Process;
+use crate::session::observer::Observer;
 use crate::session::space::LeftRegion;
+use crate::session::tracee::Tracee;
 use crate::tracer::Result;
 use crate::tracer::code::write::write_word;
 use crate::tracer::jump::region;
@@ -28,108 +30,56 @@ pub(in crate::session) struct Stays {
     pub refused: u64,
 }
 
-impl Process {
-    /// `thread` has stopped, and all threads are where `standing` says: gives back what nobody needs. `resume`: where
-    /// the thread goes on.
-    pub(super) fn give_back_left_regions(
-        &mut self,
-        thread: &Stopped,
-        resume: RawRegs,
-        standing: &[Standing],
-    ) -> Result<()> {
-        // What a forked child has without the shared region still holds moved instructions.
-        let whole = |left: &LeftRegion| left.shared_size > 0;
-        for left in self.space.left_regions(thread.tid())?.into_iter().filter(whole) {
-            if !self.is_needed(&left, standing) {
-                self.give_back(thread, resume, &left)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns how many bytes stay all the same.
-    fn give_back(&mut self, thread: &Stopped, resume: RawRegs, left: &LeftRegion) -> Result<u64> {
-        match self.space.image.caller(thread, resume)? {
-            Some(mut caller) => region::give_back(&mut caller, left.code, left.shared, left.shared_size),
-            None => Ok(REGION_SIZE + left.shared_size),
-        }
-    }
-
+impl JumpEngine {
     /// Whether it is the one that this heaptrace records with.
     fn is_own_region(&self, left: &LeftRegion) -> bool {
-        self.jump.on().is_some_and(|jump| jump.region.code == left.code)
-    }
-
-    fn is_needed(&mut self, left: &LeftRegion, standing: &[Standing]) -> bool {
-        let code = left.code.0..left.code.0 + CODE_SIZE;
-        let stubs = left.code.0 + STUBS..left.code.0 + ENTRIES;
-        // From its own routine a heaptrace takes each thread that comes to a signal: so nothing comes back but what a
-        // stub has called. Other words are what its calls of the
-        // routine have left on the stack. When an earlier heaptrace was killed a handler may have interrupted anything.
-        let is_own = self.is_own_region(left);
-        let leads_back = |word: u64| {
-            code.contains(&word) && (!is_own || stubs.contains(&word) && (word - stubs.start) % STUB_SIZE == BACK)
-        };
-        if standing.iter().any(|one| code.contains(&one.pc.0) || self.has_on_stack(one, &leads_back)) {
-            return true;
-        }
-        // A handler on a stack of its own may have interrupted a call; or a fiber sleeps in one.
-        let frames =
-            (0..CELLS).flat_map(|cell| (0..FRAMES).map(move |frame| cell_at(cell) + CELL_FRAMES + frame * FRAME_SIZE));
-        frames.into_iter().any(|frame| {
-            let slot = self.space.image.memory.read_u64(left.shared.add(frame + FRAME_SLOT)).filter(|slot| *slot != 0);
-            let returns_to = slot.and_then(|slot| self.space.image.memory.read_u64(Addr(slot)));
-            returns_to.is_some_and(leads_back)
-        })
+        self.on().is_some_and(|jump| jump.region.code == left.code)
     }
 
     /// The code is restored, and `thread` has stopped and is about to be detached from: takes it out of the routine,
     /// and puts the return addresses of its calls back. These are
     /// told no more.
-    pub(in crate::session) fn leave_routine_for_good(&mut self, tid: i32, thread: &Stopped) -> Result<()> {
-        if self.jump.on().is_none() {
+    pub(in crate::session) fn leave_routine_for_good(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &mut Observer,
+        thread: &Stopped,
+    ) -> Result<()> {
+        let tid = thread.tid();
+        if self.on().is_none() {
             return Ok(());
         }
-        self.space.image.memory.new_stop(tid);
-        self.take_out_of_routine(tid, thread)?;
-        let Some(jump) = self.jump.on() else { return Ok(()) };
+        tracee.space.image.memory.new_stop(tid);
+        self.take_out_of_routine(tracee, observer, thread)?;
+        let Some(jump) = self.on() else { return Ok(()) };
         let Some(cell) = jump.cell_of(tid) else { return Ok(()) };
         let all = frames::of_cell(jump.shared(), cell);
-        all.iter().try_for_each(|frame| self.put_back(frame))
+        all.iter().try_for_each(|frame| jump.put_back(tracee, frame))
     }
 
     /// Whether a thread that sleeps returns through the routine, as far as its cell tells.
-    pub(in crate::session) fn sleeps_in_a_call(&mut self, tid: i32) -> bool {
-        let Some(jump) = self.jump.on() else { return false };
+    pub(in crate::session) fn sleeps_in_a_call(&self, tracee: &mut Tracee, tid: i32) -> bool {
+        let Some(jump) = self.on() else { return false };
         let Some(cell) = jump.cell_of(tid) else { return false };
         let all = frames::of_cell(jump.shared(), cell);
-        self.space.image.memory.new_stop(tid);
-        all.iter().any(|frame| self.is_ours_at(frame.slot))
-    }
-
-    /// Whether the word on a stack at `slot` leads to the routine.
-    pub(super) fn is_ours_at(&mut self, slot: Addr) -> bool {
-        let stands = self.space.image.memory.read_u64(slot).map(Addr);
-        stands.is_some_and(|addr| self.jump.on().is_some_and(|jump| jump.contains(addr)))
-    }
-
-    /// Writes the caller's address to where it belongs, if ours stands there.
-    pub(super) fn put_back(&mut self, frame: &frames::Frame) -> Result<()> {
-        if self.is_ours_at(frame.slot) {
-            write_word(&mut self.space.image.memory, frame.slot, frame.caller.0)?;
-        }
-        Ok(())
+        tracee.space.image.memory.new_stop(tid);
+        all.iter().any(|frame| jump.is_ours_at(tracee, frame.slot))
     }
 
     /// `thread` has stopped, and all others sleep or are gone; the code is restored. Lets it unmap what nobody needs of
     /// the jump engine's memory, this heaptrace's and earlier ones'. Returns what stays.
-    pub(in crate::session) fn unmap_regions(&mut self, thread: &Stopped, resume: RawRegs) -> Result<Stays> {
+    pub(in crate::session) fn unmap_regions(
+        &self,
+        tracee: &mut Tracee,
+        thread: &Stopped,
+        resume: RawRegs,
+    ) -> Result<Stays> {
         let tid = thread.tid();
-        self.space.image.memory.new_stop(tid);
+        tracee.space.image.memory.new_stop(tid);
         let mut standing = vec![Standing::new(tid, Addr(resume.0.rip), Addr(resume.0.rsp))];
         let mut is_known = true;
-        for other in self.tasks.tids().into_iter().filter(|other| *other != tid) {
-            let group = procfs::thread_group(other)?.unwrap_or(self.pid);
+        for other in tracee.tasks.tids().into_iter().filter(|other| *other != tid) {
+            let group = procfs::thread_group(other)?.unwrap_or(tracee.pid);
             match procfs::position(group, other) {
                 Position::Blocked { pc, sp } => standing.push(Standing::new(other, pc, sp)),
                 Position::Unknown if matches!(procfs::state(group, other), None | Some(b'Z' | b'X')) => {}
@@ -137,9 +87,9 @@ impl Process {
             }
         }
         let mut stays = Stays::default();
-        for left in self.space.left_regions(tid)? {
-            if is_known && !self.is_needed(&left, &standing) {
-                stays.refused += self.give_back(thread, resume, &left)?;
+        for left in tracee.space.left_regions(tid)? {
+            if is_known && !is_needed(tracee, &left, self.is_own_region(&left), &standing) {
+                stays.refused += give_back(tracee, thread, resume, &left)?;
                 continue;
             }
             let is_clear = is_known && needs_cells_alone(&left, self.is_own_region(&left), &standing);
@@ -147,13 +97,78 @@ impl Process {
             stays.needed += REGION_SIZE + left.shared_size;
             if is_clear && rest > 0 {
                 stays.needed -= rest;
-                let caller = self.space.image.caller(thread, resume)?;
+                let caller = tracee.space.image.caller(thread, resume)?;
                 let rest_at = left.shared.add(COPY_AREA);
                 let is_gone = caller.map_or(Ok(false), |mut caller| region::unmap(&mut caller, rest_at, rest))?;
                 stays.refused += if is_gone { 0 } else { rest };
             }
         }
         Ok(stays)
+    }
+}
+
+/// `thread` has stopped, and all threads are where `standing` says: gives back what nobody needs of
+/// what earlier heaptraces have left. `resume`: where
+/// the thread goes on.
+pub(super) fn give_back_left_regions(
+    tracee: &mut Tracee,
+    thread: &Stopped,
+    resume: RawRegs,
+    standing: &[Standing],
+) -> Result<()> {
+    // What a forked child has without the shared region still holds moved instructions.
+    let whole = |left: &LeftRegion| left.shared_size > 0;
+    for left in tracee.space.left_regions(thread.tid())?.into_iter().filter(whole) {
+        if !is_needed(tracee, &left, false, standing) {
+            give_back(tracee, thread, resume, &left)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a thread may come back to a region. `is_own`: it is the one that this heaptrace records with.
+fn is_needed(tracee: &mut Tracee, left: &LeftRegion, is_own: bool, standing: &[Standing]) -> bool {
+    let code = left.code.0..left.code.0 + CODE_SIZE;
+    let stubs = left.code.0 + STUBS..left.code.0 + ENTRIES;
+    // From its own routine a heaptrace takes each thread that comes to a signal: so nothing comes back but what a
+    // stub has called. Other words are what its calls of the
+    // routine have left on the stack. When an earlier heaptrace was killed a handler may have interrupted anything.
+    let leads_back = |word: u64| {
+        code.contains(&word) && (!is_own || stubs.contains(&word) && (word - stubs.start) % STUB_SIZE == BACK)
+    };
+    if standing.iter().any(|one| code.contains(&one.pc.0) || one.has_on_stack(tracee, &leads_back)) {
+        return true;
+    }
+    // A handler on a stack of its own may have interrupted a call; or a fiber sleeps in one.
+    let frames =
+        (0..CELLS).flat_map(|cell| (0..FRAMES).map(move |frame| cell_at(cell) + CELL_FRAMES + frame * FRAME_SIZE));
+    frames.into_iter().any(|frame| {
+        let slot = tracee.space.image.memory.read_u64(left.shared.add(frame + FRAME_SLOT)).filter(|slot| *slot != 0);
+        let returns_to = slot.and_then(|slot| tracee.space.image.memory.read_u64(Addr(slot)));
+        returns_to.is_some_and(leads_back)
+    })
+}
+
+/// Returns how many bytes stay all the same.
+fn give_back(tracee: &mut Tracee, thread: &Stopped, resume: RawRegs, left: &LeftRegion) -> Result<u64> {
+    match tracee.space.image.caller(thread, resume)? {
+        Some(mut caller) => region::give_back(&mut caller, left.code, left.shared, left.shared_size),
+        None => Ok(REGION_SIZE + left.shared_size),
+    }
+}
+
+impl Jump {
+    /// Whether the word on a stack at `slot` leads to the routine.
+    fn is_ours_at(&self, tracee: &mut Tracee, slot: Addr) -> bool {
+        tracee.space.image.memory.read_u64(slot).is_some_and(|addr| self.contains(Addr(addr)))
+    }
+
+    /// Writes the caller's address to where it belongs, if ours stands there.
+    pub(super) fn put_back(&self, tracee: &mut Tracee, frame: &frames::Frame) -> Result<()> {
+        if self.is_ours_at(tracee, frame.slot) {
+            write_word(&mut tracee.space.image.memory, frame.slot, frame.caller.0)?;
+        }
+        Ok(())
     }
 }
 

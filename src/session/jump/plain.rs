@@ -1,11 +1,11 @@
 //! Calls whose records become events by themselves: nothing but the function and the stack must be known of them.
-//! Nearly all calls of nearly all programs are such; the rest take the way of [`Process::take_record`].
+//! Nearly all calls of nearly all programs are such; the rest take the way of [`Jump::take_record`].
 
 use super::{Jump, LastFree};
-use crate::addr::{FunctionId, StackId};
 use crate::allocators::{AllocatorTable, Arg, Family, Function, Kind as FunctionKind};
-use crate::calls::is_operator;
+use crate::base::addr::{FunctionId, StackId};
 use crate::event::Call;
+use crate::event::calls::is_operator;
 use crate::jump::layout::Kind;
 use crate::jump::merge::{Record, RecordedStack};
 use crate::session::observer::Observer;
@@ -123,8 +123,8 @@ pub(super) fn take(observer: &mut Observer, jump: &mut Jump, cell: u16, record: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Addr;
-    use crate::calls::{Operation, align_as_told};
+    use crate::base::addr::Addr;
+    use crate::event::calls::{Operation, align_as_told};
 
     /// What is plain is what the general way says of the same call.
     #[test]

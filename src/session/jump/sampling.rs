@@ -1,9 +1,10 @@
 //! Sampling by the routine (`--sample-interval`): the tracer enters picked blocks of calls that it sees at stops into
 //! the routine's table, and tells how many calls were counted only.
 
-use super::Jump;
 use super::clock::COUNTED_NS;
-use crate::addr::Addr;
+use super::{Account, Jump, JumpEngine, JumpState};
+use crate::base::addr::Addr;
+use crate::base::sampling::governor::{Governor, Spent};
 use crate::event::EventKind;
 use crate::heapmodel::HeapModel;
 use crate::jump::layout::{
@@ -13,8 +14,8 @@ use crate::jump::layout::{
 use crate::jump::merge::Record;
 use crate::jump::sampling;
 use crate::jump::shared::Shared;
-use crate::sampling::governor::{Governor, Spent};
-use crate::session::process::Process;
+use crate::session::observer::Observer;
+use crate::session::tracee::Tracee;
 use crate::tracer::cputime;
 use crate::tracer::jump::region::SharedMapping;
 
@@ -62,25 +63,59 @@ impl Jump {
         let Some(sampling) = self.sampling.as_ref().filter(|_| number > 0 && number < COUNTED) else { return 0 };
         sampling.intervals.get(number as usize).copied().unwrap_or(0)
     }
+
+    /// The routine keeps its table itself, but for a realloc that has given its block back by asking for none: that is
+    /// told by the model alone.
+    pub(super) fn note_recorded(&self, observer: &mut Observer, record: &Record) {
+        observer.take_changed_blocks();
+        let old = Addr(record.args[0]);
+        let is_end = record.kind == Kind::Ended && record.result == 0;
+        if self.sampling.is_some() && is_end && !old.is_null() && !observer.model().is_live(old) {
+            sampling::note_dead(self.shared(), old);
+        }
+    }
+
+    /// Passes on what the routine has counted, and not recorded, since the last time.
+    pub(super) fn tell_counted(&mut self, observer: &mut Observer, account: &mut Account) {
+        if self.sampling.is_none() || self.shared().half(SAMPLED) == 0 {
+            return;
+        }
+        let sums = [CELL_CALLS, CELL_BYTES].map(|place| self.sum_of_cells(place));
+        let Some(sampling) = &mut self.sampling else { return };
+        let (calls, bytes) = (sums[0].wrapping_sub(sampling.counted.0), sums[1].wrapping_sub(sampling.counted.1));
+        if observer.is_paused() {
+            sampling.counted = (sums[0], sums[1]);
+            return;
+        }
+        // A thread may take back what the observer has already: what it counts next makes up for that. The program can
+        // write there, too.
+        if calls.cast_signed() > 0 && bytes.cast_signed() >= 0 {
+            sampling.counted = (sums[0], sums[1]);
+            let ns = calls.saturating_mul(COUNTED_NS);
+            sampling.counted_ns = sampling.counted_ns.saturating_add(ns);
+            account.recording(ns);
+            observer.tell(EventKind::Counted { allocations: calls, bytes });
+        }
+    }
 }
 
-impl Process {
+impl JumpEngine {
     /// What the thread of the cell counted only, since it picked a block last, came between that and what it frees now.
-    pub(super) fn note_counted_since(&mut self, tid: i32) {
-        let Some(jump) = self.jump.on().filter(|jump| jump.sampling.is_some()) else { return };
-        let Some((cell, task)) = jump.cell_of(tid).zip(self.tasks.get(tid).map(|task| task.id)) else { return };
+    pub(super) fn note_counted_since(&self, tracee: &Tracee, observer: &mut Observer, tid: i32) {
+        let Some(jump) = self.on().filter(|jump| jump.sampling.is_some()) else { return };
+        let Some((cell, task)) = jump.cell_of(tid).zip(tracee.tasks.get(tid).map(|task| task.id)) else { return };
         let at = cell_at(cell.into());
         if jump.shared().word(at + CELL_CALLS) != jump.shared().word(at + CELL_SINCE) {
-            self.observer.note_not_recorded(task);
+            observer.note_not_recorded(task);
         }
     }
 
     /// At a stop, before the thread goes on: the routine is to know which blocks live that were picked.
-    pub(in crate::session) fn note_picked_blocks(&mut self) {
-        let changed = self.observer.take_changed_blocks();
-        let Some(jump) = self.jump.on().filter(|jump| jump.sampling.is_some()) else { return };
+    pub(in crate::session) fn note_picked_blocks(&self, observer: &mut Observer) {
+        let changed = observer.take_changed_blocks();
+        let Some(jump) = self.on().filter(|jump| jump.sampling.is_some()) else { return };
         for block in changed.into_iter().filter(|block| !block.is_null()) {
-            if self.observer.model().is_live(block) {
+            if observer.model().is_live(block) {
                 sampling::note_live(jump.shared(), block);
             } else {
                 sampling::note_dead(jump.shared(), block);
@@ -88,51 +123,16 @@ impl Process {
         }
     }
 
-    /// The routine keeps its table itself, but for a realloc that has given its block back by asking for none: that is
-    /// told by the model alone.
-    pub(super) fn note_recorded(&mut self, jump: &Jump, record: &Record) {
-        self.observer.take_changed_blocks();
-        let old = Addr(record.args[0]);
-        let is_end = record.kind == Kind::Ended && record.result == 0;
-        if jump.sampling.is_some() && is_end && !old.is_null() && !self.observer.model().is_live(old) {
-            sampling::note_dead(jump.shared(), old);
-        }
-    }
-
     /// Chooses the interval that the routine samples with from here on, by what it has cost until now.
-    pub(in crate::session) fn govern(&mut self) {
-        let (recording, pid) = (self.cost.recording_ns, self.pid);
-        let Some(jump) = self.jump.on_mut() else { return };
+    pub(in crate::session) fn govern(&mut self, pid: i32) {
+        let Self { state: JumpState::On(jump), account } = self else { return };
         let shared = &jump.region.mapping;
         let Some(Sampling { governor: Some(governor), counted_ns, .. }) = &mut jump.sampling else { return };
         let Some(time) = cputime::of_process(pid) else { return };
-        let spent = Spent { picked: recording.saturating_sub(*counted_ns), counted: *counted_ns, all: time.all_ns };
+        let spent =
+            Spent { picked: account.recording_ns.saturating_sub(*counted_ns), counted: *counted_ns, all: time.all_ns };
         if let Some(number) = governor.next(spent) {
             sampling::use_interval(shared, number);
-        }
-    }
-
-    /// Tells what the routine has counted and not recorded since it was told last.
-    pub(super) fn tell_counted(&mut self, jump: &mut Jump) {
-        if jump.sampling.is_none() || jump.shared().half(SAMPLED) == 0 {
-            return;
-        }
-        let sums = [CELL_CALLS, CELL_BYTES].map(|place| Self::sum_of_cells(jump, place));
-        let Some(sampling) = &mut jump.sampling else { return };
-        let (calls, bytes) = (sums[0].wrapping_sub(sampling.counted.0), sums[1].wrapping_sub(sampling.counted.1));
-        if self.observer.is_paused() {
-            sampling.counted = (sums[0], sums[1]);
-            return;
-        }
-        // What a thread takes back that was told already is made up for by what it counts next. The program can write
-        // there, too.
-        if calls.cast_signed() > 0 && bytes.cast_signed() >= 0 {
-            sampling.counted = (sums[0], sums[1]);
-            let ns = calls.saturating_mul(COUNTED_NS);
-            sampling.counted_ns = sampling.counted_ns.saturating_add(ns);
-            self.cost.recording_ns = self.cost.recording_ns.saturating_add(ns);
-            self.progress.recording(ns);
-            self.tell(EventKind::Counted { allocations: calls, bytes });
         }
     }
 }

@@ -11,16 +11,19 @@
 //!
 //! A thread that is about to get a signal there stands until it gets it: so it gets it at once, and goes on.
 
-use crate::addr::Addr;
-use crate::patches::PcLocation;
-use crate::patches::own::LONGEST_MOVED;
-use crate::session::process::Process;
+use crate::base::addr::Addr;
+use crate::base::progress::Progress;
+use crate::breakpoints::patches::PcLocation;
+use crate::breakpoints::patches::own::LONGEST_MOVED;
+use crate::session::observer::Observer;
 use crate::session::space::Candidate;
 use crate::session::stops::Stops;
+use crate::session::tracee::Tracee;
+use crate::session::trap::leave_for_signal;
 use crate::tracer::Result;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
-use crate::tracer::status::{Event, SIGTRAP, WaitStatus};
+use crate::tracer::status::{Event, SIGTRAP, WaitStatus, is_fault};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -56,6 +59,30 @@ impl Standing {
     pub(super) const fn new(tid: i32, pc: Addr, sp: Addr) -> Self {
         Self { tid, pc, sp }
     }
+
+    /// Whether a word on its stack is one for which `leads_there` holds.
+    pub(super) fn has_on_stack(&self, tracee: &mut Tracee, leads_there: &dyn Fn(u64) -> bool) -> bool {
+        let Standing { tid, sp, .. } = *self;
+        let Some(mapping) = tracee.space.mapping_now(tid, sp) else { return false };
+        let end = mapping.end.0;
+        let mut at = sp.0 / 8 * 8;
+        let mut piece = vec![0; PIECE as usize];
+        while at < end {
+            let wanted = usize::try_from((end - at).min(PIECE)).unwrap_or(0);
+            let Some(bytes) = piece.get_mut(..wanted) else { return false };
+            let read = tracee.space.image.memory.read_uncached(Addr(at), bytes);
+            let words = bytes.get(..read).unwrap_or_default().chunks_exact(8);
+            let mut words = words.map(|word| word.try_into().map(u64::from_le_bytes).unwrap_or(0));
+            if words.any(leads_there) {
+                return true;
+            }
+            if read < wanted {
+                return false;
+            }
+            at += PIECE;
+        }
+        false
+    }
 }
 
 /// Where a thread is.
@@ -69,36 +96,39 @@ enum Stand {
     Inside,
 }
 
-impl Process {
+/// Those who are waited for, and what they may do meanwhile.
+pub(super) struct Awaiting<'a> {
+    pub(super) tracee: &'a mut Tracee,
+    pub(super) observer: &'a mut Observer,
+    pub(super) progress: &'a Progress,
+    pub(super) stops: &'a mut Stops,
+}
+
+impl Awaiting<'_> {
     /// The thread `tid` has stopped: waits until no other one can be where jumps to `candidates` are to be written.
-    pub(super) fn comes_to_standstill(
-        &mut self,
-        tid: i32,
-        candidates: &[Candidate],
-        stops: &mut Stops,
-    ) -> Result<Standstill> {
+    pub(super) fn standstill(&mut self, tid: i32, candidates: &[Candidate]) -> Result<Standstill> {
         let replaced: Vec<_> = candidates.iter().map(|one| one.addr.0 + 1..one.addr.0 + LONGEST_MOVED as u64).collect();
         let deadline = Instant::now() + TIMEOUT;
         let mut asked = BTreeSet::new();
         loop {
-            if self.tasks.len() > 1 {
-                stops.collect()?;
+            if self.tracee.tasks.len() > 1 {
+                self.stops.collect()?;
             }
             let (mut awaited, mut is_inside) = (false, false);
             let regs = Stopped::regained(tid).registers()?.regs();
             let mut all = vec![Standing { tid, pc: Addr(regs.rip), sp: Addr(regs.sp()) }];
-            for other in self.tasks.tids().into_iter().filter(|other| *other != tid) {
-                match self.stand_of(other, &replaced, stops)? {
+            for other in self.tracee.tasks.tids().into_iter().filter(|other| *other != tid) {
+                match self.stand_of(other, &replaced)? {
                     Stand::Clear(standing) => all.extend(standing),
                     Stand::Unknown => {
                         awaited = true;
-                        if procfs::state(self.pid, other) == Some(b'R') && asked.insert(other) {
-                            self.interrupt(other)?;
+                        if procfs::state(self.tracee.pid, other) == Some(b'R') && asked.insert(other) {
+                            self.tracee.interrupt(other)?;
                         }
                     }
                     Stand::Inside => {
                         (awaited, is_inside) = (true, true);
-                        if !self.goes_on_inside(other, stops)? {
+                        if !self.goes_on_inside(other)? {
                             return Ok(Standstill::Missed(WERE_INSIDE));
                         }
                         asked.remove(&other);
@@ -107,7 +137,7 @@ impl Process {
             }
             if !awaited {
                 let leads_there = |word: u64| replaced.iter().any(|range| range.contains(&word));
-                let returns = all.iter().any(|one| self.has_on_stack(one, &leads_there));
+                let returns = all.iter().any(|one| one.has_on_stack(self.tracee, &leads_there));
                 return Ok(if returns { Standstill::Missed(WILL_RETURN) } else { Standstill::Reached(all) });
             }
             if Instant::now() > deadline {
@@ -118,29 +148,32 @@ impl Process {
     }
 
     /// Lets a thread go on that has stopped inside. False: it stands there until the session has served its stop.
-    fn goes_on_inside(&mut self, tid: i32, stops: &mut Stops) -> Result<bool> {
+    fn goes_on_inside(&mut self, tid: i32) -> Result<bool> {
         let of_it = |(waiting, ..): &(i32, WaitStatus, Stopped)| *waiting == tid;
-        let Some(at) = stops.waiting.iter().position(of_it) else { return Ok(true) };
-        let Some(signal) = stops.waiting.get(at).and_then(|(_, status, _)| signal_to_go_on_with(*status)) else {
+        let Some(at) = self.stops.waiting.iter().position(of_it) else { return Ok(true) };
+        let Some(signal) = self.stops.waiting.get(at).and_then(|(_, status, _)| signal_to_go_on_with(*status)) else {
             return Ok(false);
         };
         let thread = Stopped::regained(tid);
         if signal != 0 {
-            self.on_signal(tid, &thread, signal)?;
+            leave_for_signal(self.tracee, self.observer, &thread)?;
+            if is_fault(signal) {
+                self.progress.fault();
+            }
         }
-        stops.waiting.remove(at);
+        self.stops.waiting.remove(at);
         match thread.resume(signal) {
             Err(error) if !error.is_out_of_reach() => Err(error),
             _ => Ok(true),
         }
     }
 
-    fn stand_of(&self, tid: i32, replaced: &[Range<u64>], stops: &Stops) -> Result<Stand> {
+    fn stand_of(&self, tid: i32, replaced: &[Range<u64>]) -> Result<Stand> {
         let is_inside = |pc: u64| {
             replaced.iter().any(|range| range.contains(&pc))
-                || !matches!(self.space.image.locate(Addr(pc)), PcLocation::Program | PcLocation::BehindTrap(_))
+                || !matches!(self.tracee.space.image.locate(Addr(pc)), PcLocation::Program | PcLocation::BehindTrap(_))
         };
-        if let Some((_, status, stopped)) = stops.waiting.iter().find(|(waiting, ..)| *waiting == tid) {
+        if let Some((_, status, stopped)) = self.stops.waiting.iter().find(|(waiting, ..)| *waiting == tid) {
             // it executes nothing more, wherever it stands
             if *status == WaitStatus::Event(Event::Exit) {
                 return Ok(Stand::Clear(None));
@@ -156,7 +189,7 @@ impl Process {
             let standing = Standing { tid, pc: Addr(regs.rip), sp: Addr(regs.sp()) };
             return Ok(if inside { Stand::Inside } else { Stand::Clear(Some(standing)) });
         }
-        let group = procfs::thread_group(tid)?.unwrap_or(self.pid);
+        let group = procfs::thread_group(tid)?.unwrap_or(self.tracee.pid);
         match procfs::state(group, tid) {
             None | Some(b'Z' | b'X') => return Ok(Stand::Clear(None)),
             Some(b'R') => return Ok(Stand::Unknown),
@@ -166,30 +199,6 @@ impl Process {
             Position::Blocked { pc, sp } if !is_inside(pc.0) => Stand::Clear(Some(Standing { tid, pc, sp })),
             _ => Stand::Unknown,
         })
-    }
-
-    /// Whether a word on the stack of a thread that stands is one for which `leads_there` holds.
-    pub(super) fn has_on_stack(&mut self, standing: &Standing, leads_there: &dyn Fn(u64) -> bool) -> bool {
-        let Standing { tid, sp, .. } = *standing;
-        let Some(mapping) = self.space.mapping_now(tid, sp) else { return false };
-        let end = mapping.end.0;
-        let mut at = sp.0 / 8 * 8;
-        let mut piece = vec![0; PIECE as usize];
-        while at < end {
-            let wanted = usize::try_from((end - at).min(PIECE)).unwrap_or(0);
-            let Some(bytes) = piece.get_mut(..wanted) else { return false };
-            let read = self.space.image.memory.read_uncached(Addr(at), bytes);
-            let words = bytes.get(..read).unwrap_or_default().chunks_exact(8);
-            let mut words = words.map(|word| word.try_into().map(u64::from_le_bytes).unwrap_or(0));
-            if words.any(leads_there) {
-                return true;
-            }
-            if read < wanted {
-                return false;
-            }
-            at += PIECE;
-        }
-        false
     }
 }
 

@@ -1,9 +1,11 @@
 //! Stacks that the routine does not know: how they are taken from the slots where threads leave them, and told of.
 
 use super::fallback::Copied;
-use super::{Jump, JumpState};
-use crate::addr::{Addr, FrameAddr, StackId};
+use super::{Account, Jump, JumpEngine, JumpState};
 use crate::arch::{Regs, reg};
+use crate::base::addr::{Addr, FrameAddr, StackId};
+use crate::base::memory::ReadMemory;
+use crate::image::maps::MapIndex;
 use crate::jump::layout::{
     COPIES, COPY_AREA, COPY_LEN, COPY_SIZE, COPY_STACK, Form, RBP_SAME, RULES_GENERATION, tail_hash,
 };
@@ -11,130 +13,119 @@ use crate::jump::merge::RecordedStack;
 use crate::jump::nodes::{CallerRule, Nodes};
 use crate::jump::shared::Shared;
 use crate::jump::{frames, lists};
-use crate::maps::MapIndex;
-use crate::memory::ReadMemory;
-use crate::session::process::Process;
 use crate::session::space::OriginalMemory;
+use crate::session::tracee::Tracee;
 use crate::tracer::jump::region::SharedMapping;
 use crate::unwinder::rule::{Base, CALLEE_SAVED, Rule, SAME};
 use crate::unwinder::{LatestWalk, Quality, Unwound};
 use std::ops::Range;
 
-impl Process {
+impl Jump {
     /// The stack that a record or a frame of this cell names. A copy is unwound, and its slot given back.
-    pub(super) fn stack_of(&mut self, jump: &mut Jump, cell: u16, stack: RecordedStack, caller: Addr) -> StackId {
+    pub(super) fn stack_of(
+        &mut self,
+        tracee: &mut Tracee,
+        account: &mut Account,
+        cell: u16,
+        stack: RecordedStack,
+        caller: Addr,
+    ) -> StackId {
         match stack {
             RecordedStack::Listed(number) => {
-                self.take_lists_of(jump, cell);
-                let known = jump.owner_mut(cell).and_then(|owner| owner.lists.stack(number));
+                self.take_lists_of(tracee, cell);
+                let known = self.owner_mut(cell).and_then(|owner| owner.lists.stack(number));
                 known.map_or(StackId::EMPTY, StackId)
             }
             // Nobody has met this caller of a free, or there was no room for its node.
             RecordedStack::Caller(0) => {
-                if let Some(known) = jump.callers.get(&caller) {
+                if let Some(known) = self.callers.get(&caller) {
                     return *known;
                 }
                 let mut regs = Regs::default();
                 regs.gpr[reg::RSP] = CallerAlone::PLACE.0;
-                let space = &mut self.space;
+                let space = &mut tracee.space;
                 let target = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
                 let unwound = space.modules.unwinder.unwind_at_entry(&regs, &mut CallerAlone { caller, target }, 1);
-                self.publish(jump, unwound);
-                jump.callers.insert(caller, unwound.stack);
+                self.publish(tracee, unwound);
+                self.callers.insert(caller, unwound.stack);
                 unwound.stack
             }
             RecordedStack::Known(id) | RecordedStack::Caller(id) => {
-                let known = self.space.modules.unwinder.stacks().contains(StackId(id));
+                let known = tracee.space.modules.unwinder.stacks().contains(StackId(id));
                 if known { StackId(id) } else { StackId::EMPTY }
             }
             RecordedStack::Copied(copy) => {
-                let found = self.unwind_copy(jump, copy);
-                frames::release_copy(jump.shared(), copy % COPIES as u32);
+                let found = self.unwind_copy(tracee, copy);
+                frames::release_copy(self.shared(), copy % COPIES as u32);
                 let Some((stack, copied)) = found else {
                     tracing::debug!("copy {copy} of a call from {caller} is damaged");
                     return StackId::EMPTY;
                 };
-                self.fallbacks.note_copy(copied, jump.nodes.refused());
+                account.fallbacks.note_copy(copied, self.nodes.refused());
                 stack
             }
         }
     }
 
-    fn unwind_copy(&mut self, jump: &mut Jump, copy: u32) -> Option<(StackId, Copied)> {
-        let (regs, copied) = CopiedStack::of(jump.shared(), copy)?;
-        let space = &mut self.space;
+    fn unwind_copy(&mut self, tracee: &mut Tracee, copy: u32) -> Option<(StackId, Copied)> {
+        let (regs, copied) = CopiedStack::of(self.shared(), copy)?;
+        let space = &mut tracee.space;
         let target = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
         let mut memory = CopiedMemory { copied, target, maps: &space.image.maps };
-        let unwound = space.modules.unwinder.unwind_at_entry(&regs, &mut memory, self.settings.max_depth);
-        Some((unwound.stack, self.publish(jump, unwound)))
+        let unwound = space.modules.unwinder.unwind_at_entry(&regs, &mut memory, tracee.settings.max_depth);
+        Some((unwound.stack, self.publish(tracee, unwound)))
     }
 
     /// Takes what threads have listed, which records that were published later may name.
-    pub(super) fn take_lists(&mut self, jump: &mut Jump) {
-        for cell in jump.used_cells() {
-            self.take_lists_of(jump, cell);
+    pub(super) fn take_lists(&mut self, tracee: &mut Tracee) {
+        for cell in self.used_cells() {
+            self.take_lists_of(tracee, cell);
         }
     }
 
-    fn take_lists_of(&mut self, jump: &mut Jump, cell: u16) {
-        let mut listed = std::mem::take(&mut jump.listed);
-        while let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut)
-            && let Some(list) = owner.lists.take(&jump.region.mapping, &mut listed)
+    fn take_lists_of(&mut self, tracee: &mut Tracee, cell: u16) {
+        let mut listed = std::mem::take(&mut self.listed);
+        while let Some(owner) = self.cells.get_mut(usize::from(cell)).and_then(Option::as_mut)
+            && let Some(list) = owner.lists.take(&self.region.mapping, &mut listed)
         {
-            let stack = self.take_list(jump, StackId(list.parent), &listed).unwrap_or(StackId::EMPTY);
-            if let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) {
+            let stack = self.take_list(tracee, StackId(list.parent), &listed).unwrap_or(StackId::EMPTY);
+            if let Some(owner) = self.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) {
                 owner.lists.note(list, stack.0);
                 // at once: the thread may wait for the room
-                owner.lists.give_back(&jump.region.mapping);
+                owner.lists.give_back(&self.region.mapping);
             }
         }
-        jump.listed = listed;
+        self.listed = listed;
     }
 
     /// Makes nodes of the frames that a thread has listed, and tells the routine of them.
-    fn take_list(&mut self, jump: &mut Jump, parent: StackId, listed: &[u64]) -> Option<StackId> {
-        let unwinder = &mut self.space.modules.unwinder;
-        let shared = &jump.region.mapping;
-        let nodes = &mut jump.nodes;
+    fn take_list(&mut self, tracee: &mut Tracee, parent: StackId, listed: &[u64]) -> Option<StackId> {
+        let unwinder = &mut tracee.space.modules.unwinder;
+        let shared = &self.region.mapping;
+        let nodes = &mut self.nodes;
         let unwound = unwinder.extend(
             parent,
             listed,
-            self.settings.max_depth,
-            &mut jump.latest,
+            tracee.settings.max_depth,
+            &mut self.latest,
             &mut |parent, stack, frame, rule| {
                 nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
             },
         )?;
-        let (stack, last) = (unwound.stack, jump.latest.stack());
+        let (stack, last) = (unwound.stack, self.latest.stack());
         if stack != last {
             // too deep: all walks end there
-            jump.nodes.end_at(shared, last.0, stack.0);
+            self.nodes.end_at(shared, last.0, stack.0);
         }
-        if !jump.nodes.is_published(last.0) {
-            jump.tails.publish(shared, tail_hash(parent.0.into(), listed), stack.0);
+        if !self.nodes.is_published(last.0) {
+            self.tails.publish(shared, tail_hash(parent.0.into(), listed), stack.0);
         }
         Some(stack)
     }
 
-    /// The same of a stack that was walked at a stop.
-    pub(in crate::session) fn publish_stack(&mut self, unwound: Unwound) {
-        if let Some(mut jump) = self.jump.take_on() {
-            self.publish(&mut jump, unwound);
-            self.jump = JumpState::On(jump);
-        }
-    }
-
-    /// The caller of a free whose stack is not walked at stops, either: all that the routine needs to know of it.
-    pub(super) fn publish_caller(&mut self, entered: &Regs) {
-        let space = &mut self.space;
-        let mut memory = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
-        let unwound = space.modules.unwinder.unwind_at_entry(entered, &mut memory, 1);
-        self.publish_stack(unwound);
-    }
-
     /// Tells the routine of a stack, so that it knows it next time. Returns whether it will.
-    pub(super) fn publish(&mut self, jump: &mut Jump, unwound: Unwound) -> Copied {
-        let unwinder = &self.space.modules.unwinder;
+    pub(super) fn publish(&mut self, tracee: &Tracee, unwound: Unwound) -> Copied {
+        let unwinder = &tracee.space.modules.unwinder;
         let stacks = unwinder.stacks();
         let mut path = Vec::with_capacity(unwound.depth as usize);
         let mut at = unwound.stack;
@@ -144,50 +135,67 @@ impl Process {
             }
             at = node.parent;
         }
-        let shared = &jump.region.mapping;
+        let shared = &self.region.mapping;
         for (id, parent, frame) in path.iter().rev() {
-            if jump.nodes.is_published(id.0) {
+            if self.nodes.is_published(id.0) {
                 continue;
             }
             let FrameAddr::Return(ra) = frame.addr else { break };
             let onward = onward(unwinder.known_rule(frame.addr), *id);
-            jump.rules.publish(shared, ra.0, frame.module, onward);
-            jump.nodes.publish(shared, id.0, parent.0, ra.0, onward);
+            self.rules.publish(shared, ra.0, frame.module, onward);
+            self.nodes.publish(shared, id.0, parent.0, ra.0, onward);
         }
         // Where the walk's end depends on nothing but the frame it came to, or on the depth, all walks end there.
         let Some(((last, _, frame), inner)) = path.split_first() else { return Copied::Published };
         let ends_here = match unwinder.known_rule(frame.addr) {
-            None => unwound.quality != Quality::Truncated || frame.module == crate::addr::ModuleId::NONE,
+            None => unwound.quality != Quality::Truncated || frame.module == crate::base::addr::ModuleId::NONE,
             Some(Rule::Planted { .. } | Rule::OtherStack) => true,
             Some(_) => false,
         };
-        if ends_here || unwound.depth >= self.settings.max_depth {
-            jump.nodes.end_at(shared, last.0, unwound.stack.0);
+        if ends_here || unwound.depth >= tracee.settings.max_depth {
+            self.nodes.end_at(shared, last.0, unwound.stack.0);
         } else if !matches!(unwinder.known_rule(frame.addr), Some(Rule::Outermost)) {
             return Copied::Unwalkable;
         }
         if Nodes::has_no_room(unwound.stack.0) {
             Copied::NoRoom
-        } else if inner.iter().all(|(id, ..)| jump.nodes.is_walked(id.0)) {
+        } else if inner.iter().all(|(id, ..)| self.nodes.is_walked(id.0)) {
             Copied::Published
         } else {
             Copied::Unwalkable
         }
     }
+}
+
+impl JumpEngine {
+    /// The same of a stack that was walked at a stop.
+    pub(in crate::session) fn publish_stack(&mut self, tracee: &Tracee, unwound: Unwound) {
+        if let JumpState::On(jump) = &mut self.state {
+            jump.publish(tracee, unwound);
+        }
+    }
+
+    /// The caller of a free whose stack is not walked at stops, either: all that the routine needs to know of it.
+    pub(super) fn publish_caller(&mut self, tracee: &mut Tracee, entered: &Regs) {
+        let space = &mut tracee.space;
+        let mut memory = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
+        let unwound = space.modules.unwinder.unwind_at_entry(entered, &mut memory, 1);
+        self.publish_stack(tracee, unwound);
+    }
 
     /// Modules have come or gone: what was known of their code holds no longer.
-    pub(in crate::session) fn forget_stale_nodes(&mut self) {
-        let JumpState::On(jump) = &mut self.jump else { return };
+    pub(in crate::session) fn forget_stale_nodes(&mut self, tracee: &Tracee) {
+        let JumpState::On(jump) = &mut self.state else { return };
         jump.facts.clear();
         jump.callers.clear();
         jump.latest = LatestWalk::default();
-        let space = &self.space;
+        let space = &tracee.space;
         let stacks = space.modules.unwinder.stacks();
         let is_stale = |id: &u32| {
             let frame = stacks.get(StackId(*id)).and_then(|node| node.frame());
             frame.is_none_or(|frame| {
                 let now = space.modules.unwinder.module_of(frame.addr.lookup());
-                now.unwrap_or(crate::addr::ModuleId::NONE) != frame.module
+                now.unwrap_or(crate::base::addr::ModuleId::NONE) != frame.module
             })
         };
         let stale: Vec<u32> = jump.nodes.iter().filter(is_stale).collect();

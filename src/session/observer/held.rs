@@ -6,7 +6,7 @@
 
 use super::Observer;
 use super::stream::Stream;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::event::{EventKind, MapChange, range_of};
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -2,9 +2,9 @@
 //! in progress itself.
 
 use super::{Observer, recorded};
-use crate::addr::{Addr, TaskId};
 use crate::allocators::Kind as FunctionKind;
-use crate::calls::{Entry, Operation, Recorded, ToldOfBlock, align_as_told, is_operator, outcome};
+use crate::base::addr::{Addr, TaskId};
+use crate::event::calls::{Entry, Operation, Recorded, ToldOfBlock, align_as_told, is_operator, outcome};
 use crate::event::{Call, EventKind, Missed};
 use crate::jump::layout::Kind;
 use crate::session::engine::Part;
@@ -114,9 +114,9 @@ impl Observer {
         recorded
     }
 
-    /// Takes over a call in progress: see [`crate::calls::Calls::adopt`]. `recorded`: what of it was told when it
-    /// began, if that was; `missed`: what of its stack was not seen, if that was not told yet; `picked`: whether the
-    /// routine has picked its block, where blocks are sampled, or has counted the call.
+    /// Takes over a call in progress: see [`crate::event::calls::Calls::adopt`]. `recorded`: what the stream has of its
+    /// beginning, if anything; `missed`: what of its stack nobody saw, if the stream does not say so yet; `picked`:
+    /// whether the routine has picked its block, where blocks are sampled, or has counted the call.
     pub(in crate::session) fn adopt(
         &mut self,
         entry: &Entry,
@@ -163,7 +163,7 @@ impl Observer {
     }
 
     /// Whether something is known of the thread that concerns its next call: see
-    /// [`crate::calls::Calls::concerns_next`].
+    /// [`crate::event::calls::Calls::concerns_next`].
     pub(in crate::session) fn concerns_next(&self, task: TaskId) -> bool {
         self.calls.concerns_next(task)
     }
@@ -173,7 +173,7 @@ impl Observer {
         self.calls.was_told_only(task)
     }
 
-    /// An operator has told so much of a block: see [`crate::calls::Calls::tell`].
+    /// An operator has told so much of a block: see [`crate::event::calls::Calls::tell`].
     pub(in crate::session) fn tell_of_block(&mut self, task: TaskId, told: ToldOfBlock, sp: u64) {
         self.calls.tell(task, told, sp);
     }

@@ -1,9 +1,9 @@
 //! Moments that a process is told of from outside: pauses in collecting, and marks, whose heaps are kept.
 
 use super::Observer;
-use crate::addr::{Addr, FunctionId};
 use crate::allocators::{Kind, Text};
-use crate::calls::MapCall;
+use crate::base::addr::{Addr, FunctionId};
+use crate::event::calls::MapCall;
 use crate::event::{EventKind, MarkName};
 use crate::heapmodel::HeapView;
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use super::Observer;
 use crate::allocators::{Function, Text};
-use crate::calls::{Operation, Recorded, Return};
 use crate::event::EventKind;
+use crate::event::calls::{Operation, Recorded, Return};
 use crate::heapmodel::HeapModel;
 use crate::session::engine::ReturnContext;
 

@@ -1,7 +1,7 @@
 //! The stream of one process: what happened, stamped, told to its readers in order.
 
 use super::held::Held;
-use crate::addr::{Addr, ImageId};
+use crate::base::addr::{Addr, ImageId};
 use crate::event::{Call, Definition, Event, EventKind, EventSink};
 use crate::heapmodel::HeapModel;
 use crate::unwinder::StackTable;

@@ -1,8 +1,8 @@
 use super::*;
-use crate::addr::{FunctionId, ModuleId, ProcessId};
 use crate::allocators::Family;
-use crate::calls::{CallContext, Return, Returned};
+use crate::base::addr::{FunctionId, ModuleId, ProcessId};
 use crate::event::Event;
+use crate::event::calls::{CallContext, Return, Returned};
 use crate::session::engine::ReturnContext;
 use crate::unwinder::Unwound;
 use std::cell::RefCell;
@@ -355,7 +355,7 @@ fn a_realloc_is_a_free_or_an_allocation_where_only_one_of_its_blocks_is_picked()
     assert_eq!(thread.enters("free", &[0x3000], Quality::Complete), EngineReply::Nothing);
     let totals = thread.observer.model().totals();
     assert_eq!((totals.allocations, totals.frees, totals.live_blocks, totals.failed), (2, 2, 0, 2));
-    assert_eq!(thread.observer.model().anomalies(), crate::figures::Anomalies::default());
+    assert_eq!(thread.observer.model().anomalies(), crate::base::figures::Anomalies::default());
     assert_eq!(totals.preexisting_frees, 0);
 }
 
@@ -418,7 +418,7 @@ fn a_line_that_outgrows_its_block_is_picked_or_not_when_that_is_known() {
     assert_eq!(line(&mut thread, true, (0x1000, 120), (0x3000, 240)), (false, true, 2, 0));
     assert_eq!(line(&mut thread, true, (0x3000, 240), (0x4000, 480)), (false, true, 3, 1));
     assert_eq!(line(&mut thread, false, (0x4000, 480), (0x5000, 960)), (false, false, 3, 2));
-    assert_eq!(thread.observer.model().anomalies(), crate::figures::Anomalies::default());
+    assert_eq!(thread.observer.model().anomalies(), crate::base::figures::Anomalies::default());
     thread.told();
     thread.observer.tell_counted();
     let counted: Vec<_> = thread.told().iter().map(|event| event.kind).collect();

@@ -2,7 +2,7 @@
 //! out at the end. The bytes are written by [`TargetCode`](crate::tracer::code::TargetCode).
 
 use super::AddressSpace;
-use crate::addr::{Addr, ModuleId};
+use crate::base::addr::{Addr, ModuleId};
 use crate::breakpoints::Purpose;
 use crate::tracer::Result;
 use crate::tracer::code::write::Threads;

@@ -4,7 +4,7 @@
 pub(super) mod ahead;
 pub(super) mod inroads;
 
-use crate::addr::{Addr, ModuleId};
+use crate::base::addr::{Addr, ModuleId};
 use ahead::Ways;
 use inroads::FileInroads;
 use rustc_hash::FxHashMap;

@@ -1,16 +1,16 @@
 //! Entries of allocator functions that jump to the stubs of the jump engine.
 
 use super::AddressSpace;
-use crate::addr::{Addr, FunctionId, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::StepOver;
+use crate::base::addr::{Addr, FunctionId, ModuleId};
+use crate::base::memory::ReadMemory;
+use crate::breakpoints::patches::Patch;
+use crate::breakpoints::patches::own::{EntryError, PlacedEntry};
 use crate::breakpoints::{Engine, Probe};
+use crate::image::maps::{Kind, MapIndex, Mapping};
 use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_FENCED, STATE_SHARED, VERSION};
-use crate::maps::{Kind, MapIndex, Mapping};
-use crate::memory::ReadMemory;
-use crate::patches::Patch;
-use crate::patches::own::{EntryError, PlacedEntry};
 use crate::tracer::code::write::Threads;
 use crate::tracer::{Result, procfs};
 
@@ -186,7 +186,7 @@ mod tests {
             "7f0000000000-7f0000200000 rw-s 00000000 00:01 7 /memfd:heaptrace (deleted)\n\
              7f0000200000-{end:x} ---p 00000000 00:00 0 \n"
         );
-        let maps = MapIndex::new(crate::maps::parse(lines.as_bytes()).unwrap());
+        let maps = MapIndex::new(crate::image::maps::parse(lines.as_bytes()).unwrap());
         let left = LeftRegion { code: Addr(0x1000), shared: Addr(0x7f00_0000_0000), shared_size: SHARED_SIZE };
         let size = |is_fenced| left.as_mapped(is_fenced, &maps).map(|left| left.shared_size);
         assert_eq!(size(true), Some(SHARED_SIZE));

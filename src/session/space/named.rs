@@ -1,10 +1,10 @@
 //! What the symbols of an object tell that has probes: those of its own file, or of its companion if they were
 //! stripped.
 
-use crate::addr::{FunctionId, ObjAddr};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::{AllocatorSymbol, is_exception_runtime_name, is_internal_name};
-use crate::elf::{Elf, PlainSymbols, Symbol, SymbolKind, base_name};
+use crate::base::addr::{FunctionId, ObjAddr};
+use crate::image::elf::{Elf, PlainSymbols, Symbol, SymbolKind, base_name};
 use std::ops::Range;
 
 /// The names of the function that ends the process. In glibc they are one; musl's `_exit` calls `_Exit`.

@@ -1,8 +1,8 @@
 //! The target's memory as the program made it: without our patches.
 
-use crate::addr::Addr;
-use crate::memory::ReadMemory;
-use crate::patches::Patches;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
+use crate::breakpoints::patches::Patches;
 use crate::tracer::memory::TargetMemory;
 use std::ops::Range;
 
@@ -41,7 +41,7 @@ impl ReadMemory for OriginalMemory<'_> {
 mod tests {
     use super::*;
     use crate::arch::INT3;
-    use crate::patches::Patch;
+    use crate::breakpoints::patches::Patch;
     use crate::session::space::AddressSpace;
     use crate::tracer::testing::Sleeper;
 

@@ -7,8 +7,8 @@ mod watched;
 use super::breakpoints::{Helper, Placed};
 use super::image::Image;
 use super::modules::Modules;
-use crate::addr::{Addr, FunctionId, ModuleId};
 use crate::allocators::{AllocatorTable, Family, Kind};
+use crate::base::addr::{Addr, FunctionId, ModuleId};
 use crate::breakpoints::{BreakpointTable, Probe, Purpose};
 use crate::tracer::{Result, TracerError};
 

@@ -2,8 +2,8 @@
 
 use super::probes::{Deferred, Probing, RESOLVER_TAG, TEST_TAG, ToPlace};
 use super::{AddressSpace, Helper, Placed};
-use crate::addr::{Addr, FunctionId};
 use crate::allocators::AllocatorTable;
+use crate::base::addr::{Addr, FunctionId};
 use crate::breakpoints::{Engine, Probe, Purpose};
 use crate::tracer::Result;
 use crate::tracer::ptrace::Stopped;

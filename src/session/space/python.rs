@@ -6,11 +6,13 @@ use super::image::Image;
 use super::modules::Modules;
 use super::named::code_of;
 use super::probes::Probes;
-use crate::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::arch::Regs;
-use crate::cpython::{Interpreter, NativeFrame, PythonFrame, PythonFunction, PythonRun, SYMBOLS, Symbols, Unavailable};
-use crate::elf::PlainSymbols;
+use crate::base::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
+use crate::image::elf::PlainSymbols;
 use crate::profile::symbolize::{FunctionName, ScriptNames, SymFrame};
+use crate::unwinder::cpython::{
+    Interpreter, NativeFrame, PythonFrame, PythonFunction, PythonRun, SYMBOLS, Symbols, Unavailable,
+};
 use crate::unwinder::{Frame, Unwound};
 use rustc_hash::FxHashMap;
 use std::ops::{ControlFlow, Range};

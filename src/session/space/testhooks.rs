@@ -1,8 +1,8 @@
 //! Where test frameworks run their tests.
 
-use crate::addr::ObjAddr;
-use crate::elf::{Elf, base_name};
-use crate::frameworks::{Hook, hook};
+use crate::allocators::frameworks::{Hook, hook};
+use crate::base::addr::ObjAddr;
+use crate::image::elf::{Elf, base_name};
 
 /// The functions of frameworks in an object.
 pub(super) fn hooks(elf: &Elf<'_>) -> Vec<(ObjAddr, Hook)> {

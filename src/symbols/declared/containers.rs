@@ -6,7 +6,7 @@
 //! and Rust's library (alloc::raw_vec, alloc::collections::btree::node, hashbrown::raw).
 
 use super::resolve::{Made, Resolver};
-use crate::heaptypes::{Field, Finish, Recast, Shape, TypeId};
+use crate::heap::types::{Field, Finish, Recast, Shape, TypeId};
 use crate::symbols::generics::arguments_of;
 
 /// What nodes begin with, of any element's type.
@@ -119,7 +119,7 @@ fn is_one(name: &str, template: &str) -> bool {
     false
 }
 
-fn change(resolver: &mut Resolver<'_, '_>, id: TypeId, how: impl FnOnce(&mut crate::heaptypes::TypeInfo)) {
+fn change(resolver: &mut Resolver<'_, '_>, id: TypeId, how: impl FnOnce(&mut crate::heap::types::TypeInfo)) {
     if let Some(one) = resolver.types.table.get_mut(id) {
         how(one);
     }

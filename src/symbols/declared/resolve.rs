@@ -5,7 +5,7 @@ use super::files::{Die, Files};
 use super::texts::{self, BYTES};
 use super::walk::{Definition, Index, VariableEntry, is_definition};
 use super::{Budget, Declarations, DeclaredTypes, DeclaredVariable, Of, VariablePlace};
-use crate::heaptypes::{Field, Shape, TypeId, TypeInfo, name_hash, usual_name};
+use crate::heap::types::{Field, Shape, TypeId, TypeInfo, name_hash, usual_name};
 use crate::symbols::demangle::LONGEST_NAME;
 use crate::symbols::dwarfsections::Slice;
 use gimli::{AttributeValue, DebuggingInformationEntry, Operation, Unit};

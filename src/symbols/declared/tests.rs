@@ -1,5 +1,5 @@
 use super::*;
-use crate::heaptypes::Shape;
+use crate::heap::types::Shape;
 use gimli::SectionId;
 use gimli::write::{Address, AttributeValue, DwarfUnit, EndianVec, Expression, Sections, Unit, UnitEntryId};
 use std::collections::BTreeMap;

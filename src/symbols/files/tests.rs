@@ -1,5 +1,5 @@
 use super::*;
-use crate::elf::testing::{TempDir, tool};
+use crate::image::elf::testing::{TempDir, tool};
 use std::fs;
 
 const SOURCE: &str = "int main(void) { return 0; }";

@@ -1,6 +1,6 @@
 use super::*;
 
-use crate::elf::{Elf, base_name};
+use crate::image::elf::{Elf, base_name};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -109,7 +109,7 @@ int main() {
 
 #[test]
 fn names_of_a_modern_program_are_those_of_cxxfilt() {
-    let dir = crate::elf::testing::TempDir::new("itanium");
+    let dir = crate::image::elf::testing::TempDir::new("itanium");
     for compiler in ["c++", "clang++"] {
         let program = dir.compile(compiler, compiler, PROGRAM, &["-std=c++20", "-O0", "-pthread"]);
         let (equal, all, others) = compare(&program);

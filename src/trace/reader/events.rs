@@ -3,7 +3,7 @@
 use super::super::decode::{EventRecord, Value};
 use super::super::task_of;
 use super::super::vocabulary::{Align, PackedCall, Word};
-use crate::addr::{Addr, ImageId, StackId, TaskId, TestId};
+use crate::base::addr::{Addr, ImageId, StackId, TaskId, TestId};
 use crate::event::{Call, EventKind, Length, MapChange, MarkName, Missed, Preexisting};
 use thiserror::Error;
 

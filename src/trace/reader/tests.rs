@@ -5,8 +5,8 @@ use super::super::recorder::Recorder;
 use super::super::testing::{Memory, recorder, session};
 use super::super::{TICK_NS, TraceMode, process_koid};
 use super::*;
-use crate::addr::{Addr, FunctionId, LoadBias, ProcessId, TaskId, TestId};
 use crate::allocators::Family;
+use crate::base::addr::{Addr, FunctionId, LoadBias, ProcessId, TaskId, TestId};
 use crate::event::{
     Call, Definition, EventSink, Length, MapChange, MarkName, Missed, ModuleDefinition, Preexisting, ProcessDefinition,
 };

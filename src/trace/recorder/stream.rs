@@ -1,6 +1,6 @@
 //! What is written of the events and definitions of one process.
 
-use crate::addr::{Addr, ImageId, ProcessId, StackId, TaskId, TestId};
+use crate::base::addr::{Addr, ImageId, ProcessId, StackId, TaskId, TestId};
 use crate::event::{Call, Definition, Event, EventKind, MapChange, Missed, ModuleDefinition, Preexisting};
 use crate::trace::fxt::{argument, event_type};
 use crate::trace::metadata::{FilePath, Module, Process};

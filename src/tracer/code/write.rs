@@ -2,9 +2,9 @@
 //! them if we are killed hears of it before, by [`super::TargetCode`].
 
 use super::passing::{all_pass, all_pass_with_sharers};
-use crate::addr::Addr;
 use crate::arch::{INT3, PAGE_SIZE};
-use crate::patches::{LONGEST, Patch, Patches};
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::{LONGEST, Patch, Patches};
 use crate::tracer::Result;
 use crate::tracer::memory::TargetMemory;
 use std::ops::Range;

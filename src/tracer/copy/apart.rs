@@ -5,7 +5,7 @@
 //! knows by the name that its status may be taken.
 
 use super::Means;
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, SYSTEM_CALL_STOP, Stopped, Waited};
 use crate::tracer::status::WaitStatus;

@@ -1,6 +1,6 @@
 //! Whether a process can be copied, and its copy would be all of it.
 
-use crate::maps::SHARED_WITH_HEAPTRACE;
+use crate::image::maps::SHARED_WITH_HEAPTRACE;
 use crate::tracer::{limits, pressure, procfs};
 
 /// Whether a copy of a process has all that the process can write to, as far as the flags of its mappings tell

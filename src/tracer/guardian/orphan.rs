@@ -11,15 +11,15 @@
 //! The repair itself is the guardian's.
 
 use super::rescue::{Space, Written};
-use crate::addr::Addr;
 use crate::arch::{INT3, PAGE_SIZE, step};
-use crate::elf::Elf;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
+use crate::breakpoints::patches::own::JUMP_LEN;
+use crate::breakpoints::patches::{Patch, Patches};
+use crate::image::elf::Elf;
+use crate::image::maps::{self, Kind, MappedModule, Mapping};
 use crate::jump::layout::{ASKS, ASKS_AT, Active, CODE_SIZE, MAGIC, NOP, REGION_SIZE, STATE_ACTIVE, VERSION};
 use crate::jump::stub::STUBS;
-use crate::maps::{self, Kind, MappedModule, Mapping};
-use crate::memory::ReadMemory;
-use crate::patches::own::JUMP_LEN;
-use crate::patches::{Patch, Patches};
 use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::remote::code as remote_code;
@@ -385,7 +385,7 @@ fn read(file: &File, offset: u64, size: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elf::testing::TempDir;
+    use crate::image::elf::testing::TempDir;
 
     #[test]
     fn a_jump_that_is_half_written_is_known_as_one() {

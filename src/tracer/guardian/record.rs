@@ -1,7 +1,7 @@
 //! What the tracer tells the guardian: records of one size, one a packet.
 
-use crate::addr::Addr;
-use crate::patches::{LONGEST, Patch};
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::{LONGEST, Patch};
 use crate::tracer::sigtrap_fallback::SigtrapFallback;
 
 /// One record.

@@ -3,8 +3,8 @@
 use super::NAME;
 use super::record::{Record, SIZE, What};
 use super::stopped::StopWatcher;
-use crate::addr::Addr;
-use crate::patches::{LONGEST, Patches, PcLocation};
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::{LONGEST, Patches, PcLocation};
 use crate::tracer::affinity::CpuSet;
 use crate::tracer::alarm::Alarm;
 use crate::tracer::code::write;
@@ -470,7 +470,7 @@ fn catches_trap(pid: i32) -> bool {
 mod tests {
     use super::*;
     use crate::arch::INT3;
-    use crate::patches::Patch;
+    use crate::breakpoints::patches::Patch;
     use crate::tracer::code::TargetCode;
     use crate::tracer::guardian::{Guardian, testing};
     use crate::tracer::testing::Sleeper;

@@ -1,6 +1,6 @@
 //! The memory that the jump engine adds to a process: made there by remote calls, and mapped by us, too.
 
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::jump::layout::{COPY_AREA, MAGIC, REGION_SIZE, SHARED_SIZE, STATE, STATE_SIZE};
 #[cfg(test)]
 use crate::jump::layout::{RING_AREA, RING_SIZE};

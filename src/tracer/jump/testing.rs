@@ -5,8 +5,9 @@
 //! registers are set by ptrace, and it runs to the next int3 or for one instruction.
 
 use super::routine;
-use crate::addr::Addr;
 use crate::arch::{Regs, reg};
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 use crate::jump::layout::*;
 use crate::jump::nodes::Nodes;
 use crate::jump::rules::Rules;
@@ -14,7 +15,6 @@ use crate::jump::sampling::SizeOf;
 use crate::jump::shared::{Shared, lies_inside};
 use crate::jump::stub::{BACK, STUB_SIZE, STUBS, Stub, assemble};
 use crate::jump::undo::{Code, Place};
-use crate::memory::ReadMemory;
 use crate::tracer::rawregs::RawRegs;
 use std::ops::Range;
 use std::ptr::null_mut;

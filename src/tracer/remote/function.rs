@@ -5,8 +5,8 @@
 //! the thread stops at that system call, makes none, and gets its registers back from us. If heaptrace is killed, the
 //! thread goes on by itself, as after a signal that it had a handler for.
 
-use crate::addr::Addr;
-use crate::maps::Mapping;
+use crate::base::addr::Addr;
+use crate::image::maps::Mapping;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, SYSTEM_CALL_STOP, Stopped, Waited};
 use crate::tracer::rawregs::RawRegs;

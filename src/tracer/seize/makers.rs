@@ -7,8 +7,8 @@
 //! written. Those that sleep elsewhere are not touched. heaptrace stops those that run, which go on at once: a clone
 //! that has not come far begins anew then, and its task is traced.
 
-use crate::addr::Addr;
-use crate::memory::ReadMemory;
+use crate::base::addr::Addr;
+use crate::base::memory::ReadMemory;
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, procfs, ptrace};

@@ -17,8 +17,8 @@ use super::super::remote::function;
 use super::super::status::WaitStatus;
 use super::super::{Result, TracerError, procfs};
 use super::limits::{Argument, to_timespec};
-use crate::addr::Addr;
-use crate::maps::Mapping;
+use crate::base::addr::Addr;
+use crate::image::maps::Mapping;
 use std::time::{Duration, Instant};
 
 /// So long mappings are taken for what they were: threads that go on together need them once.

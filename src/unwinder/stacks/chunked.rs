@@ -1,6 +1,6 @@
 //! A vector in pieces.
 
-use crate::chunk::Chunk;
+use crate::base::chunk::Chunk;
 
 /// Entries of a piece.
 const CHUNK: usize = 1 << 11;

@@ -2,7 +2,7 @@
 
 use super::chunked::Chunked;
 use super::index::{Entries, Index};
-use crate::addr::ModuleId;
+use crate::base::addr::ModuleId;
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
 

@@ -2,7 +2,7 @@
 //! two of them have in common is found at once, and only the rest is read.
 
 use super::StackTable;
-use crate::addr::StackId;
+use crate::base::addr::StackId;
 
 /// The stack that was looked at last.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! The module of the tests: functions whose frames have every shape, described by CFI that gimli's writer encodes.
 
 use super::super::{Section, UnwindModule};
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::base::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use gimli::write::{
     Address, CallFrameInstruction as Cfi, CommonInformationEntry, DebugFrame, EhFrame, EndianVec, Expression,
     FrameDescriptionEntry, FrameTable,

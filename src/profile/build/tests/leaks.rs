@@ -1,9 +1,9 @@
 //! A leak scan with names.
 
 use super::*;
+use crate::base::memory::MemoryImage;
+use crate::heap::leaks::{Graph, RootKind, RootRange, RootWord, Roots, Scan, ScanOptions};
 use crate::heapmodel::{LiveBlock, SiteId};
-use crate::leaks::{Graph, RootKind, RootRange, RootWord, Roots, Scan, ScanOptions};
-use crate::memory::MemoryImage;
 use crate::profile::leaks::{LeakClass, ScanMoment};
 
 /// Where the made-up data segment and the heap begin.

@@ -1,9 +1,9 @@
 //! What a change to the jump engine asks of the code of functions, looked up while the process runs: at the change
 //! itself a thread stands still, and who waits for it waits for the answers.
 
-use crate::addr::Addr;
 use crate::allocators::AllocatorTable;
-use crate::patches::own::{first_has_room, jumps_anywhere};
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::own::{first_has_room, jumps_anywhere};
 use crate::session::space::entries::JumpEntries;
 use crate::session::space::image::Image;
 use crate::session::space::jumps::{Candidate, MAX_CODE};

@@ -2,9 +2,9 @@
 //! The module's file is looked
 //! through, not the process's memory, which would become resident by that.
 
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
-use crate::elf::{Elf, Segment};
-use crate::patches::own::Replaced;
+use crate::base::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::breakpoints::patches::own::Replaced;
+use crate::image::elf::{Elf, Segment};
 use crate::session::modulerecord::ModuleRecord;
 use crate::session::space::entries::JumpEntries;
 use crate::session::space::image::Image;

@@ -1,6 +1,6 @@
 //! What a call instruction calls, through stubs of the PLT and slots of the global offset table.
 
-use crate::addr::Addr;
+use crate::base::addr::Addr;
 use crate::session::space::image::Image;
 
 /// What a call instruction calls.

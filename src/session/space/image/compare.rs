@@ -1,9 +1,9 @@
 //! Whether the memory of a module is that of a file.
 
-use crate::addr::{Addr, LoadBias};
 use crate::arch::PAGE_SIZE;
-use crate::elf::{Elf, Segment};
-use crate::maps::{Kind, MappedModule, Mapping};
+use crate::base::addr::{Addr, LoadBias};
+use crate::image::elf::{Elf, Segment};
+use crate::image::maps::{Kind, MappedModule, Mapping};
 use crate::session::space::facts::Facts;
 use crate::session::space::image::Image;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! What of ours stands in the code besides breakpoints: places for remote calls, the SIGTRAP fallback, the jump engine's
 //! switches.
 
-use crate::addr::{Addr, ModuleId};
-use crate::patches::PcLocation;
+use crate::base::addr::{Addr, ModuleId};
+use crate::breakpoints::patches::PcLocation;
 use crate::session::space::image::Image;
 use crate::session::space::modules::Modules;
 use crate::tracer::Result;

@@ -1,10 +1,10 @@
 //! Pads: instructions that breakpoints replace, moved to where they can run; and room for them.
 
-use crate::addr::{Addr, ModuleId};
 use crate::arch::PAGE_SIZE;
 use crate::arch::step::MAX_INSTRUCTION_LEN;
-use crate::maps::Kind;
-use crate::patches::own::PadError;
+use crate::base::addr::{Addr, ModuleId};
+use crate::breakpoints::patches::own::PadError;
+use crate::image::maps::Kind;
 use crate::session::space::breakpoints::{Helper, Placed};
 use crate::session::space::findings::Findings;
 use crate::session::space::image::Image;

@@ -1,7 +1,7 @@
 //! What functions of the program return, by their code alone.
 
-use crate::addr::Addr;
 use crate::arch::constant::{self, Returned};
+use crate::base::addr::Addr;
 use crate::session::space::image::Image;
 
 /// A program's suppressions are not believed to be longer, in bytes.

@@ -5,8 +5,8 @@
 //! new[] does to operator new: on the stack nothing is left of them, but the call instruction in front of the program's
 //! return address still names them.
 
-use crate::addr::{Addr, StackId};
 use crate::allocators::{AllocatorTable, Family};
+use crate::base::addr::{Addr, StackId};
 use crate::session::space::image::Image;
 use crate::session::space::image::calls::Callee;
 use crate::session::space::modules::{Module, Modules};
@@ -57,7 +57,7 @@ impl Modules {
         let mut frames = [0; FRAMES_OF_ALLOCATOR];
         let read = image.memory.read_uncached(sp, &mut frames);
         let words = frames.get(..read).unwrap_or_default().chunks_exact(8);
-        words.filter_map(|word| crate::memory::word(word, 0)).any(|word| self.is_allocator_code(Addr(word)))
+        words.filter_map(|word| crate::base::memory::word(word, 0)).any(|word| self.is_allocator_code(Addr(word)))
     }
 
     /// Whether `stack` leads through an allocator to the function at `entry`, one of mmap and its kin. The C library's

@@ -1,8 +1,8 @@
 //! What other files know of a loaded module: symbols that were stripped from it, unwind tables of its debug file.
 
-use crate::addr::ModuleId;
 use crate::arch::Regs;
-use crate::elf::Elf;
+use crate::base::addr::ModuleId;
+use crate::image::elf::Elf;
 use crate::session::space::OriginalMemory;
 use crate::session::space::helper::{Pending, Poll};
 use crate::session::space::image::Image;

@@ -1,9 +1,9 @@
 //! What the leak scan needs to know of an address space: the modules' data, the allocator's layout, libc's `_exit`.
 
-use crate::addr::ModuleId;
 use crate::allocators::AllocatorTable;
 use crate::arch::constant::Returned;
-use crate::leaks::roots::{HeapLayout, ModuleData};
+use crate::base::addr::ModuleId;
+use crate::heap::leaks::roots::{HeapLayout, ModuleData};
 use crate::session::space::facts::{LEAK_SUPPRESSIONS, LEAKS_TURNED_OFF};
 use crate::session::space::image::Image;
 use crate::session::space::modules::{Module, Modules};

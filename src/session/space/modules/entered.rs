@@ -1,7 +1,7 @@
 //! What a function is whose entry a thread has reached, besides the allocator's.
 
-use crate::addr::{Addr, FunctionId};
-use crate::frameworks::{Hook, Told, told};
+use crate::allocators::frameworks::{Hook, Told, told};
+use crate::base::addr::{Addr, FunctionId};
 use crate::session::space::OriginalMemory;
 use crate::session::space::image::Image;
 use crate::session::space::modules::Modules;

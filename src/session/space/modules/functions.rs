@@ -1,8 +1,8 @@
 //! The functions of modules that have probes, or may have some.
 
-use crate::addr::{Addr, ModuleId};
 use crate::allocators::select::EntryPoint;
 use crate::allocators::{AllocatorTable, Family};
+use crate::base::addr::{Addr, ModuleId};
 use crate::session::space::jumps::{Candidate, tells_jemalloc_to_profile};
 use crate::session::space::modules::Modules;
 use crate::session::space::probes::EntryProbe;

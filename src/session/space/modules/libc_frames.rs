@@ -2,9 +2,9 @@
 //! entry point to main(), and those that `exit` calls. Words of dead frames lie in their gaps: of constructors, which
 //! run where the start frames lie later, and of main's frame.
 
-use crate::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::arch::Regs;
-use crate::maps::Mapping;
+use crate::base::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::image::maps::Mapping;
 use crate::session::space::OriginalMemory;
 use crate::session::space::facts::in_process;
 use crate::session::space::image::Image;

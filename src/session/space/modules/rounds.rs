@@ -1,7 +1,7 @@
 //! Functions that branch back to their own first instruction.
 
-use crate::addr::Addr;
-use crate::patches::own::{flows_to_entry, loops_to_entry};
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::own::{flows_to_entry, loops_to_entry};
 use crate::session::space::image::Image;
 use crate::session::space::modules::Modules;
 

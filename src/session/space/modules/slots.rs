@@ -4,9 +4,9 @@
 //! probed like a
 //! function of that name; where that can't be, calls go unseen, and heaptrace says so.
 
-use crate::addr::{Addr, FunctionId, ModuleId};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::{AllocatorSymbol, is_dynamic_linker};
+use crate::base::addr::{Addr, FunctionId, ModuleId};
 use crate::session::space::image::Image;
 use crate::session::space::image::calls::Called;
 use crate::session::space::modules::{Module, Modules};

@@ -2,7 +2,7 @@
 //! allocators whose own operators new and delete are on the jump engine. An exception may leave these; it must not meet
 //! our return address.
 
-use crate::addr::{Addr, FunctionId};
+use crate::base::addr::{Addr, FunctionId};
 use crate::session::space::image::Image;
 use crate::session::space::jumps::Candidate;
 use crate::session::space::modules::Modules;

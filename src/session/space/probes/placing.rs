@@ -1,10 +1,10 @@
 //! Single breakpoints: placed, with the purposes that they have, and taken away.
 
-use crate::addr::Addr;
 use crate::allocators::AllocatorTable;
 use crate::arch::step::{MAX_INSTRUCTION_LEN, StepOver, plan};
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::Patch;
 use crate::breakpoints::{Breakpoint, Purpose, Purposes};
-use crate::patches::Patch;
 use crate::session::space::breakpoints::{Helper, Placed};
 use crate::session::space::entries::JumpEntries;
 use crate::session::space::image::Image;

@@ -1,6 +1,6 @@
 //! What is watched in a module besides the allocator: libc's functions, the dynamic linker's, those of test frameworks.
 
-use crate::addr::{Addr, LoadBias};
+use crate::base::addr::{Addr, LoadBias};
 use crate::session::space::facts::Facts;
 use crate::session::space::image::Image;
 use crate::session::space::modules::Modules;

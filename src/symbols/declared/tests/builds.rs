@@ -1,7 +1,7 @@
 //! Debug information that compilers have made, whole and damaged.
 
 use super::*;
-use crate::elf::testing::{TempDir, tool};
+use crate::image::elf::testing::{TempDir, tool};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -2,8 +2,8 @@
 //! from the inside, as those of programs do.
 
 use super::walk::{Made, Next, Random, Walked, assert_copied, make, onward, step};
-use crate::addr::ModuleId;
 use crate::arch::{Regs, reg};
+use crate::base::addr::ModuleId;
 use crate::jump::layout::*;
 use crate::jump::lists::{self, Lists};
 use crate::jump::nodes::CallerRule;

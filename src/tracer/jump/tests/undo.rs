@@ -1,8 +1,8 @@
 //! The routine, stopped at each of its instructions: undo sets the thread to where it would be without us, and the call
 //! is recorded once; and a signal handler that makes calls of its own there does no harm.
 
-use crate::addr::{Addr, ModuleId};
 use crate::arch::{Regs, reg};
+use crate::base::addr::{Addr, ModuleId};
 use crate::jump::frames;
 use crate::jump::layout::*;
 use crate::jump::nodes::CallerRule;

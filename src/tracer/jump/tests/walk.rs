@@ -1,7 +1,7 @@
 //! The routine's walk against `Rule::execute` on made-up stacks.
 
-use crate::addr::ModuleId;
 use crate::arch::reg;
+use crate::base::addr::ModuleId;
 use crate::jump::layout::*;
 use crate::jump::lists::{self, Lists};
 use crate::jump::nodes::CallerRule;

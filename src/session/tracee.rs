@@ -1,0 +1,47 @@
+//! What every object of a traced process needs: who the process is, its threads and its memory.
+
+use super::settings::Settings;
+use super::space::AddressSpace;
+use super::tasks::Tasks;
+use crate::tracer::code::write::Threads;
+use crate::tracer::control::Control;
+use crate::tracer::{Result, ptrace};
+use std::sync::Arc;
+
+/// A process under trace, as the objects that watch it share it. Each of them owns what it decides about, and gets this
+/// for the rest.
+#[derive(Debug)]
+pub(super) struct Tracee {
+    pub(super) pid: i32,
+    pub(super) tasks: Tasks,
+    pub(super) space: AddressSpace,
+    pub(super) settings: Arc<Settings>,
+    pub(super) control: Arc<Control>,
+    /// For the user, each once, in the order in which they came up.
+    pub(super) warnings: Vec<String>,
+}
+
+impl Tracee {
+    /// Keeps a warning for the user, unless it is there already.
+    pub(super) fn warn_once(&mut self, warning: String) {
+        if !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
+    /// Whose threads run through the code that is about to be written.
+    pub(super) fn whose_threads(&self) -> Threads {
+        if self.tasks.has_sharers() { Threads::Run } else { Threads::OfOne(self.pid) }
+    }
+
+    /// Asks a thread to stop; its stop comes later. A thread that has ended is no error.
+    pub(super) fn interrupt(&mut self, tid: i32) -> Result<()> {
+        if let Some(task) = self.tasks.get_mut(tid) {
+            task.interrupted = true;
+        }
+        match ptrace::interrupt(tid) {
+            Err(error) if !error.is_out_of_reach() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
