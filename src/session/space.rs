@@ -1,24 +1,39 @@
-//! One address space of the target: its memory, modules, breakpoints, and the unwinder's view of it.
+//! One address space of the target, in five objects: its memory, modules, probes, the entries that may jump, and the
+//! interpreter. Each stands in a file of its name, with a folder. A method that needs another object gets it as an
+//! argument; only what changes several at once is a method of the whole.
 //!
 //! | what | where |
 //! |---|---|
-//! | opening it, reading the maps, loading modules | here |
-//! | what is known of each module; what goes when it is unloaded | `modules.rs` |
-//! | which functions have probes, which probes wait and for what | `probes.rs` |
-//! | whether a breakpoint can be placed, its pad, room for pads, lifting | `breakpoints.rs`; the writing itself: `tracer/code.rs` |
-//! | breakpoints out of the way of another tracer | `aside.rs` |
-//! | entries of functions that jump to the jump engine's stubs | `jumps.rs`; what leads into the midst of them: `inroads.rs` |
-//! | functions that branch back to their own first instruction | `rounds.rs` |
-//! | both, looked up while the process runs | `ahead.rs` |
-//! | the copy in a forked child | `fork.rs` |
+//! | opening it, its copy in a forked child, reading the maps, loading modules | here |
+//! | **`Image`**: memory, maps and root folder of the process | `image.rs` |
+//! | bytes of ours besides breakpoints; remote calls; where a program counter in them is | `image/ours.rs` |
+//! | whether code may be patched, pads, room for pads | `image/pads.rs`; the writing itself: `tracer/code.rs` |
+//! | breakpoints out of the way of another tracer | `image/aside.rs` |
+//! | whether a module's memory is that of a file | `image/compare.rs` |
+//! | what a call instruction calls, what a function returns | `image/calls.rs`, `image/returned.rs` |
 //! | memory without what is ours in it | `original.rs` |
-//! | a module's file: found, verified, or read from memory | `object.rs` |
+//! | **`Modules`**: what is known of each module; records of those that are gone | `modules.rs` |
+//! | a module's file: found, verified, or read from memory | `objectfiles.rs` |
 //! | what is needed of such a file; files that several processes have | `facts.rs`, by symbol `named.rs` |
-//! | debug files, and the threads that read them | `companion.rs`, `helper.rs` |
-//! | which function a call calls: operator new or malloc | `callsite.rs` |
-//! | what is called by an allocator function's name, resolvers of IFUNCs | `slots.rs` |
-//! | the functions of a Python interpreter | `python.rs` |
-//! | what is watched in the C library: sigaction, exec, ptrace | `watched_libc.rs`; for the leak scan `data.rs`, `libc_frames.rs`, `annotations.rs` |
+//! | debug files, and the threads that read them | `modules/companion.rs`, `helper.rs` |
+//! | which functions have probes or may have some | `modules/functions.rs`; functions of test frameworks: `testhooks.rs` |
+//! | what a function is that a thread has entered, besides the allocator's | `modules/entered.rs` |
+//! | which function a call calls: operator new or malloc | `modules/callsite.rs` |
+//! | what is called by an allocator function's name | `modules/slots.rs` |
+//! | functions that branch back to their own first instruction | `modules/rounds.rs` |
+//! | what the leak scan needs to know | `modules/data.rs`, `modules/libc_frames.rs` |
+//! | warnings and blind spots | `findings.rs` |
+//! | **`Probes`**: which functions have probes, which probes wait and for what | `probes.rs` |
+//! | one breakpoint: placed, taken away | `probes/placing.rs` |
+//! | what is watched besides the allocator, in the C library and elsewhere | `probes/watched.rs` |
+//! | functions of unwinders that are watched | `probes/guards.rs` |
+//! | **`JumpEntries`**: entries that may be patched with jumps | `entries.rs` |
+//! | what leads into the midst of them | `entries/inroads.rs` |
+//! | both, looked up while the process runs | `entries/ahead.rs` |
+//! | **`Python`**: the functions of a Python interpreter | `python.rs` |
+//! | the whole: return sites, restoring all code | `breakpoints.rs` |
+//! | the whole: probes that come and go while the session lasts | `probing.rs` |
+//! | the whole: functions that jump to the jump engine's stubs | `jumps.rs` |
 
 mod breakpoints;
 mod entries;

@@ -1,5 +1,5 @@
-//! The entries of functions that may be patched with jumps: what leads into the midst of them, and which ways their code
-//! has.
+//! The entries of functions that may be patched with jumps: what leads into the midst of them, and which ways their
+//! code has.
 
 pub(super) mod ahead;
 pub(super) mod inroads;

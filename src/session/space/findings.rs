@@ -10,7 +10,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Warnings that have come up since the last [`AddressSpace::refresh`].
+    /// Warnings that have come up since the last [`AddressSpace::refresh`](super::AddressSpace::refresh).
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }

@@ -14,9 +14,9 @@ use crate::session::space::modules::Modules;
 pub(in crate::session::space) struct Ways {
     /// The code that was looked at: the answers hold as long as it is the same.
     code: Vec<u8>,
-    /// See [`AddressSpace::jumps_anywhere`].
+    /// See [`JumpEntries::jumps_anywhere`].
     jumps_anywhere: bool,
-    /// See [`AddressSpace::loops_to_entry`].
+    /// See [`Probes::loops_to_entry`](crate::session::space::probes::Probes::loops_to_entry).
     pub(in crate::session::space) loops_to_entry: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Ways into the midst of the first instructions of functions that are to be patched: what in their module leads there.
-//! The module's file is looked
-//! through, not the process's memory, which would become resident by that.
+//! heaptrace looks
+//! through the module's file, not through the process's memory, which would become resident by that.
 
 use crate::base::addr::{Addr, LoadBias, ModuleId, ObjAddr};
 use crate::breakpoints::patches::own::Replaced;

@@ -1,5 +1,5 @@
-//! What of ours stands in the code besides breakpoints: places for remote calls, the SIGTRAP fallback, the jump engine's
-//! switches.
+//! What of ours stands in the code besides breakpoints: places for remote calls, the SIGTRAP fallback, the jump
+//! engine's switches.
 
 use crate::base::addr::{Addr, ModuleId};
 use crate::breakpoints::patches::PcLocation;

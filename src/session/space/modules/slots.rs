@@ -1,8 +1,6 @@
 //! What the program calls by an allocator function's name: the dynamic linker has written it to slots, whichever way it
-//! came to it
-//! (interposition, versions, DT_SYMBOLIC, a namespace of its own, the resolver of an IFUNC). What it finds there is
-//! probed like a
-//! function of that name; where that can't be, calls go unseen, and heaptrace says so.
+//! came to it (interposition, versions, DT_SYMBOLIC, a namespace of its own, the resolver of an IFUNC). heaptrace
+//! probes what it finds there like a function of that name; where that can't be, calls go unseen, and it says so.
 
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::{AllocatorSymbol, is_dynamic_linker};

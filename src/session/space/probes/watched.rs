@@ -1,4 +1,6 @@
-//! What is watched in a module besides the allocator: libc's functions, the dynamic linker's, those of test frameworks.
+//! What is watched in a module besides the allocator: functions of the dynamic linker and of test frameworks; in the C
+//! library exec, as a program with other rights must not be traced, ptrace, as a task can have one tracer only, mlockall,
+//! and changes of signal actions.
 
 use crate::base::addr::{Addr, LoadBias};
 use crate::session::space::facts::Facts;
@@ -8,7 +10,8 @@ use crate::session::space::probes::{Deferred, Probes, ToPlace};
 use crate::tracer::Result;
 
 impl Probes {
-    /// Watches the functions of a module by which it tells of its memory.
+    /// Watches the functions by which a program tells LeakSanitizer of its memory: those of its runtime, or the
+    /// program's own with these names (<sanitizer/lsan_interface.h>). Their entries count, whatever they do then.
     pub(in crate::session::space) fn watch_annotations(
         &mut self,
         image: &mut Image,
