@@ -306,7 +306,7 @@ impl Session {
             serving.answer = Some(action);
         }
         if let Some(process) = slot.and_then(|slot| self.processes.get_mut(slot)) {
-            process.tracee.space.memory.stands_still(None);
+            process.tracee.space.image.memory.stands_still(None);
         }
         let done = match action {
             Action::Resume(signal) => stopped.resume(signal),
@@ -356,7 +356,7 @@ impl Session {
     fn decide_in_process(&mut self, stop: &mut Stop) -> crate::tracer::Result<Action> {
         let Some(slot) = stop.slot else { return Ok(Action::Gone) };
         let Some(process) = self.processes.get_mut(slot) else { return Ok(Action::Gone) };
-        process.tracee.space.memory.stands_still(Some(stop.tid()));
+        process.tracee.space.image.memory.stands_still(Some(stop.tid()));
         match stop.status {
             WaitStatus::Event(Event::Exec) => return self.on_exec(stop),
             // Reported while the task made a call for us.

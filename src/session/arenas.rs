@@ -30,12 +30,12 @@ impl Process {
             tracing::debug!("{error}");
             return;
         }
-        self.tracee.space.memory.new_stop(tid);
-        let mappings = self.tracee.space.mappings().to_vec();
+        self.tracee.space.image.memory.new_stop(tid);
+        let mappings = self.tracee.space.image.mappings().to_vec();
         let mut data = walk::data_of(&mappings);
         data.retain(|range| range.end.0.saturating_sub(range.start.0) <= MAX_DATA);
         let sources = Sources { mappings: &mappings, data: &data };
-        let parts = glibc::parts(&sources, &mut self.tracee.space.original_memory());
+        let parts = glibc::parts(&sources, &mut self.tracee.space.image.original_memory());
         let live = live_in(&parts, self.observer.model().live_blocks());
         for (part, live) in parts.iter().zip(live) {
             let bytes = part.range.end.0 - part.range.start.0;

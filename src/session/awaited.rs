@@ -75,7 +75,7 @@ impl Session {
 impl Process {
     /// Has a thread stop if probes wait for one: of those that it disturbs least.
     pub(super) fn call_for_a_thread(&mut self) -> Result<()> {
-        if self.awaited == Awaited::Nobody && self.tracee.space.awaits_a_thread() {
+        if self.awaited == Awaited::Nobody && self.tracee.space.probes.awaits_a_thread() {
             self.awaited = Awaited::AThread;
         }
         self.try_again_for_a_thread()
@@ -86,7 +86,7 @@ impl Process {
         if matches!(self.awaited, Awaited::AStop(tid) if self.tracee.tasks.get(tid).is_none()) {
             self.awaited = Awaited::AThread;
         }
-        if self.awaited != Awaited::AThread || !self.tracee.space.awaits_a_thread() {
+        if self.awaited != Awaited::AThread || !self.tracee.space.probes.awaits_a_thread() {
             return Ok(());
         }
         let own = self.tracee.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
@@ -105,12 +105,16 @@ impl Process {
             return Ok(());
         }
         let raw = thread.registers()?;
-        if !matches!(self.tracee.space.locate(Addr(raw.0.rip)), PcLocation::Program) {
+        if !matches!(self.tracee.space.image.locate(Addr(raw.0.rip)), PcLocation::Program) {
             // It is about to tell of a probe, and places them there; or is on its way out of code of ours.
             self.awaited = Awaited::AThread;
             return Ok(());
         }
         self.awaited = Awaited::Nobody;
-        self.tracee.space.place_deferred(Some(&Helper { thread, resume: raw }))
+        self.tracee.space.probes.place_deferred(
+            &mut self.tracee.space.image,
+            &mut self.tracee.space.modules,
+            Some(&Helper { thread, resume: raw }),
+        )
     }
 }

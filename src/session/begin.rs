@@ -154,7 +154,7 @@ impl Session {
         let sharers = seize::seize_sharers(pid, live)?;
         common.make_ahead();
         if common.settings.jump != Promotion::Never {
-            space.look_ahead_at_entries();
+            space.entries.look_ahead_at_entries();
         }
         let mut process = Process::new(pid, common.new_observer(pid, Preexisting::Unknown), space, &common);
         process.tracee.warnings.extend(repaired.map(describe_repair));
@@ -181,7 +181,7 @@ impl Session {
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
         if let Some((launched, _)) = &self.unstarted {
             let pid = launched.pid;
-            process.tracee.space.memory.stands_still(Some(pid));
+            process.tracee.space.image.memory.stands_still(Some(pid));
             process.begin_image(pid);
             let action = Action::Resume(0);
             if let Some((mut launched, stopped)) = self.unstarted.take() {
@@ -246,7 +246,7 @@ impl Process {
     /// the dynamic linker's is hit within microseconds. An image that the process has become since gets its probes at
     /// its own first stop.
     fn place_first(&mut self) {
-        if self.signals.fallback_at_stop || !self.tracee.space.holds_back() {
+        if self.signals.fallback_at_stop || !self.tracee.space.probes.holds_back() {
             return;
         }
         // Modules may have come and gone since the image was looked at.

@@ -144,7 +144,7 @@ impl Session {
             self.add_task(slot, child, Role::VmSharer);
             if let Some(process) = self.processes.get_mut(slot) {
                 overtaken = process.protect_sharer(&stopped);
-                process.tracee.space.memory.stands_still(Some(parent.tid()));
+                process.tracee.space.image.memory.stands_still(Some(parent.tid()));
             }
         } else {
             let copy = process.fork(parent.tid(), &stopped, &self.common)?;
@@ -163,7 +163,7 @@ impl Session {
     pub(super) fn detach_held_children_of(&mut self, slot: Slot) {
         let held = std::mem::take(&mut self.stops.held);
         for (tid, status) in held {
-            let is_copy = |process: &Process| process.tracee.space.is_copied_in(tid);
+            let is_copy = |process: &Process| process.tracee.space.image.is_copied_in(tid);
             if self.parent_of(tid).is_some_and(|parent| parent != slot)
                 || !self.processes.get(slot).is_some_and(is_copy)
             {
@@ -195,7 +195,7 @@ impl Process {
         self.note_thread_names();
         let mut space = self.tracee.space.fork(tid, self.tracee.settings.guardian.as_ref())?;
         // The copy has nothing of the memory that its parent shares with us.
-        space.end_jumps()?;
+        space.image.end_jumps()?;
         let tasks = self.tracee.tasks.fork(parent, tid);
         let serial = |tasks: &super::tasks::Tasks, tid| tasks.get(tid).map(|task| task.id);
         let among_threads = self.tracee.tasks.len() > 1;
@@ -241,7 +241,7 @@ impl Process {
 
     fn clean_copy(&self, child: &Stopped, mut memory: TargetMemory) -> Result<()> {
         memory.stands_still(Some(child.tid()));
-        let patches = self.tracee.space.code.patches();
+        let patches = self.tracee.space.image.code.patches();
         // The child's life hangs on it.
         insist(|| write::restore_copy(&mut memory, patches))?;
         match self.free_child_of_sigtrap_fallback(child, &mut memory) {
@@ -272,6 +272,6 @@ impl Process {
             return Ok(false);
         }
         // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
-        Ok(self.tracee.space.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true))
+        Ok(self.tracee.space.image.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true))
     }
 }

@@ -255,12 +255,12 @@ impl Session {
         self.stops.serving = Some(Serving { tid: stop.tid(), status: stop.status, answer: None });
         let slot = self.slot_of(&stop);
         if let Some(process) = self.processes.get_mut(slot)
-            && !process.tracee.space.breakpoints.is_empty()
+            && !process.tracee.space.probes.breakpoints.is_empty()
         {
-            process.tracee.space.memory.stands_still(Some(stop.tid()));
+            process.tracee.space.image.memory.stands_still(Some(stop.tid()));
             process.settle();
             process.teardown.restore_code(&mut process.tracee);
-            process.tracee.space.memory.stands_still(None);
+            process.tracee.space.image.memory.stands_still(None);
         }
         match insist(|| self.prepare_detach(slot, &stop)) {
             Ok(Prepared::Detach(signal)) => self.finish_detach(stop, signal),

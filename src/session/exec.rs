@@ -60,7 +60,7 @@ impl Session {
         process.unpin();
         process.restore_affinity(tid);
         process.children.followed += 1;
-        process.tracee.space.memory.stands_still(None);
+        process.tracee.space.image.memory.stands_still(None);
         for old in [tid, former] {
             if let Some(task) = process.tracee.tasks.remove(old) {
                 process.end_calls_of(task.id);
@@ -104,16 +104,16 @@ impl Process {
         let is_shared = !self.tracee.tasks.is_empty();
         // Nobody lives in the old memory: if it is there, it is the new image's, which has been looked at too early.
         let is_first = self.identity.attached && self.identity.images.is_empty() && self.observer.events() == 0;
-        let too_early = is_first && !is_shared && !self.tracee.space.memory.is_gone();
+        let too_early = is_first && !is_shared && !self.tracee.space.image.memory.is_gone();
         // Whoever lives in the old memory does not stand still.
-        self.tracee.space.memory.stands_still(too_early.then_some(tid));
+        self.tracee.space.image.memory.stands_still(too_early.then_some(tid));
         if (is_shared || too_early)
             && let Err(error) = self.tracee.space.restore(Threads::Run)
         {
             self.tracee.warn_once(format!("the code of an earlier image could not be restored: {error}"));
         }
         if too_early {
-            self.tracee.space.clear_own_code(None);
+            self.tracee.space.image.clear_own_code(None);
             self.tracee.warnings.clear();
         }
         let mut space = match open_new_image(self.tracee.pid, tid, common)? {
@@ -127,14 +127,14 @@ impl Process {
             self.end_image();
         }
         if self.tracee.settings.leak_scan.is_some() {
-            space.watch_exit();
+            space.probes.watch_exit();
         }
         if self.tracee.settings.per_test {
-            space.watch_tests();
+            space.modules.files.watch_tests();
         }
-        space.show_python(self.tracee.settings.python);
+        space.python.show_python(self.tracee.settings.python);
         std::mem::swap(&mut space, &mut self.tracee.space);
-        space.code.end_guard();
+        space.image.code.end_guard();
         self.jump.begin_image(&mut self.tracee, &self.identity.program, self.observer.events());
         self.leave_sharers_behind();
         self.tracee.tasks.begin_image();
@@ -160,7 +160,7 @@ impl Process {
         let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.identity.program);
         self.leaks.give_up(text.clone());
         self.tracee.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
-        self.tracee.space.code.end_guard();
+        self.tracee.space.image.code.end_guard();
         self.teardown.detached = true;
         self.restore_affinity(tid);
         self.note_trap_action_left();

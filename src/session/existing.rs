@@ -92,16 +92,17 @@ impl Process {
             Err(error) if error.is_out_of_reach() => return Ok(()),
             refreshed => refreshed?,
         };
-        self.tracee.space.memory.new_stop(live);
+        self.tracee.space.image.memory.new_stop(live);
         let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
-        let mappings: Vec<Mapping> = self.tracee.space.mappings().iter().filter(is_the_program_s).cloned().collect();
+        let mappings: Vec<Mapping> =
+            self.tracee.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
         let is_paused = self.observer.is_paused();
         let copy = match self.tracee.settings.copy {
             // what is to be seen in a pause depends on the blocks that are known
             Some(means) if !is_paused => self.copy(None, means, &mappings, false, stops)?,
             _ => None,
         };
-        self.tracee.space.memory.stands_still(None);
+        self.tracee.space.image.memory.stands_still(None);
         self.observer.hold_back();
         self.existing = Some(Existing { walk: None, inside });
         let walk = match copy {
@@ -115,7 +116,7 @@ impl Process {
         match walk {
             Some(walk) => self.existing = Some(Existing { walk: Some(walk), inside }),
             None => {
-                let found = walk_heap(&mappings, &mut self.tracee.space.original_memory());
+                let found = walk_heap(&mappings, &mut self.tracee.space.image.original_memory());
                 self.note_existing(found, inside);
                 self.tell_existing(Duration::MAX);
                 let why = if is_paused { "collecting was to begin later" } else { "it could not be copied" };
@@ -218,7 +219,13 @@ impl Process {
             for (tid, status, stopped) in &stops.waiting {
                 let Ok(raw) = stopped.registers() else { continue };
                 let regs = raw.regs();
-                if !is_elsewhere(&raw) && self.tracee.space.may_be_in_allocator(Addr(regs.rip), Addr(regs.sp())) {
+                if !is_elsewhere(&raw)
+                    && self.tracee.space.modules.may_be_in_allocator(
+                        &self.tracee.space.image,
+                        Addr(regs.rip),
+                        Addr(regs.sp()),
+                    )
+                {
                     // it would be for nothing to wait for others: they stay where they are
                     if *status == WaitStatus::EventStop {
                         places.push(Place { tid: *tid, pc: regs.rip, sp: regs.sp(), sleeps: raw.is_in_system_call() });

@@ -12,7 +12,7 @@ impl Process {
     /// it.
     pub(super) fn note_fill(&mut self, task: TaskId, operation: Operation, returned: Returned) {
         let Some(blocks) = &mut self.fill else { return };
-        let memory = &mut self.tracee.space.memory;
+        let memory = &mut self.tracee.space.image.memory;
         let block = operation.handed_out(returned);
         match operation {
             Operation::Allocate { size } | Operation::AllocateOut { size, .. } if !block.is_null() => {
@@ -34,8 +34,8 @@ impl Process {
     /// Tells of all live blocks, while thread `tid` stands still: the program is about to end.
     pub(super) fn tell_unwritten(&mut self, tid: i32) {
         let Some(blocks) = &self.fill else { return };
-        self.tracee.space.memory.new_stop(tid);
-        for (block, bytes) in blocks.live(&mut self.tracee.space.memory) {
+        self.tracee.space.image.memory.new_stop(tid);
+        for (block, bytes) in blocks.live(&mut self.tracee.space.image.memory) {
             self.tell(EventKind::Unwritten { block, bytes });
         }
     }

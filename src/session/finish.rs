@@ -63,7 +63,7 @@ impl Process {
     }
 
     fn interim_of(&mut self, heap: HeapView) -> LiveSnapshot {
-        let (stacks, modules) = self.tracee.space.share_records();
+        let (stacks, modules) = self.tracee.space.modules.share_records();
         self.note_cpu_time();
         self.cost.wall_ns = self.lived_ns();
         self.note_thread_names();
@@ -98,7 +98,7 @@ impl Process {
         #[cfg(debug_assertions)]
         assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives another heap");
         self.note_thread_names();
-        self.tracee.warnings.extend(self.tracee.space.take_warnings());
+        self.tracee.warnings.extend(self.tracee.space.modules.findings.take_warnings());
         let mut leaks = match self.tracee.settings.leak_scan {
             Some(_) => std::mem::take(&mut self.leaks).into_scan(self.teardown.exit),
             None => LeakScan::NotWanted,
@@ -122,7 +122,7 @@ impl Process {
         self.tracee.warnings.extend(missing_mark.clone());
         // What was inherited and is gone says nothing.
         snapshot.sites.retain(|site| !site.inherited || site.live.objects > 0 || site.at_peak.objects > 0);
-        let (stacks, modules) = self.tracee.space.take_records();
+        let (stacks, modules) = self.tracee.space.modules.take_records();
         let mut recording = self.record(leaks, stacks, modules).with_figures(snapshot, self.tracee.settings.follow);
         if self.tracee.settings.follow {
             // In the profile of all they are another process's. (Ways to a leak may lead over them.)
@@ -144,8 +144,8 @@ impl Process {
 
     /// All but what [`Recording::with_figures`] adds.
     fn record(&self, leaks: LeakScan, stacks: StackTable, modules: Vec<ModuleRecord>) -> Recording {
-        let (root, pid_inside) = self.tracee.space.root_and_inner_pid();
-        let blind_spots = self.tracee.space.blind_spots();
+        let (root, pid_inside) = self.tracee.space.image.root_and_inner_pid();
+        let blind_spots = self.tracee.space.probes.blind_spots(&self.tracee.space.modules);
         let origin = Origin {
             start_ns: u64::try_from(self.identity.born.duration_since(self.identity.began).as_nanos())
                 .unwrap_or(u64::MAX),
@@ -156,14 +156,14 @@ impl Process {
         let mut warnings = self.tracee.warnings.clone();
         warnings.extend(blind_spots.iter().filter(|what| !self.tracee.warnings.contains(what)).cloned());
         warnings.extend(self.jump.fallbacks_in_words(self.observer.events()));
-        warnings.extend(self.tracee.space.untold_python());
+        warnings.extend(self.tracee.space.python.untold_python());
         warnings.extend(self.fill.as_ref().and_then(fill::Blocks::untold));
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
         }
         if self.identity.selected
-            && !self.tracee.space.has_probes()
+            && !self.tracee.space.modules.has_probes()
             && self.teardown.exit.is_none_or(|exit| exit != Exit::Signal(9))
         {
             warnings.push(format!(
@@ -183,10 +183,10 @@ impl Process {
                 paused.as_secs_f64()
             ));
         }
-        if self.teardown.detached && self.tracee.space.mapped_pad_bytes() > 0 {
+        if self.teardown.detached && self.tracee.space.image.mapped_pad_bytes() > 0 {
             warnings.push(format!(
                 "{} KiB of empty executable memory stay behind in the process: unmapping them safely is not possible",
-                self.tracee.space.mapped_pad_bytes() / 1024
+                self.tracee.space.image.mapped_pad_bytes() / 1024
             ));
         }
         let aftermath = self.aftermath();
@@ -210,7 +210,7 @@ impl Process {
             stacks,
             table: Arc::clone(&self.tracee.settings.table),
             modules,
-            scripts: self.tracee.space.scripts(),
+            scripts: self.tracee.space.modules.files.scripts(),
             thread_names: self.identity.thread_names.clone(),
             process: ProcessInfo {
                 pid: self.tracee.pid,

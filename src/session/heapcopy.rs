@@ -257,8 +257,15 @@ impl Process {
             return Ok(None);
         }
         let mut left = None;
-        let made =
-            Forked::make(thread, &resume, self.tracee.pid, means, mappings, &mut self.tracee.space.memory, &mut left);
+        let made = Forked::make(
+            thread,
+            &resume,
+            self.tracee.pid,
+            means,
+            mappings,
+            &mut self.tracee.space.image.memory,
+            &mut left,
+        );
         if let Some(left) = left {
             self.note_dead_copy(left);
         }
@@ -280,7 +287,7 @@ impl Process {
         }
         let memory = forked.memory().ok().filter(|_| forked.is_whole());
         let lease = memory.map(|mut memory| {
-            memory.wait_for_no_servers(self.tracee.space.memory.reader(), mappings);
+            memory.wait_for_no_servers(self.tracee.space.image.memory.reader(), mappings);
             self.lease(forked, memory)
         });
         if lease.is_none() && forked.is_over() {
@@ -304,7 +311,7 @@ impl Process {
         let has_ended = Arc::<AtomicBool>::default();
         self.copies.alive.push((forked, Arc::clone(&has_ended)));
         CopyLease {
-            memory: CopiedMemory { memory, patches: self.tracee.space.code.patches().clone() },
+            memory: CopiedMemory { memory, patches: self.tracee.space.image.code.patches().clone() },
             requests: Arc::clone(&self.tracee.settings.requests),
             control: Arc::clone(&self.tracee.control),
             of: self.tracee.pid,
@@ -318,7 +325,7 @@ impl Process {
     fn can_call(&self, thread: &Stopped, mappings: &[Mapping]) -> Option<RawRegs> {
         let raw = thread.registers().ok()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);
-        let is_the_program_s = self.tracee.space.locate(Addr(resume.0.rip)) == PcLocation::Program;
+        let is_the_program_s = self.tracee.space.image.locate(Addr(resume.0.rip)) == PcLocation::Program;
         let is_free = is_the_program_s && !self.copies.is_within_call(thread.tid());
         (is_free && copy::can_make(thread, &resume, mappings)).then_some(resume)
     }
@@ -459,7 +466,7 @@ impl Process {
             self.copies.dead.push(copy);
         }
         let known: Vec<i32> = self.copies.dead.iter().map(Forked::pid).collect();
-        let others = copy::left_by_others(self.tracee.pid, &self.tracee.space.memory);
+        let others = copy::left_by_others(self.tracee.pid, &self.tracee.space.image.memory);
         self.copies.dead.extend(others.into_iter().filter(|copy| !known.contains(&copy.pid())));
         if self.copies.dead.is_empty() || self.teardown.exit.is_some() {
             return;

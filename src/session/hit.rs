@@ -61,7 +61,7 @@ impl Process {
         }
         *counted = true;
         self.jump.note_picked_blocks(&mut self.observer);
-        if purposes.loader && self.tracee.space.loader_is_consistent() {
+        if purposes.loader && self.tracee.space.modules.loader_is_consistent(&self.tracee.space.image) {
             self.settle();
             self.refresh_modules(tid);
         }
@@ -86,8 +86,12 @@ impl Process {
         if purposes.tags & EXIT_TAG != 0 {
             self.on_libc_exit(thread, raw, stops)?;
         }
-        if self.tracee.space.has_deferred() {
-            self.tracee.space.place_deferred(Some(&Helper::at_trap(thread, raw)))?;
+        if self.tracee.space.probes.has_deferred() {
+            self.tracee.space.probes.place_deferred(
+                &mut self.tracee.space.image,
+                &mut self.tracee.space.modules,
+                Some(&Helper::at_trap(thread, raw)),
+            )?;
             self.awaited = Awaited::Nobody;
         }
         Ok(())
@@ -100,7 +104,7 @@ impl Process {
         if text.is_some_and(|text| !text.allocates(&regs.arguments())) {
             return Ok(());
         }
-        let Some(return_addr) = self.tracee.space.memory.read_u64(Addr(regs.sp())).map(Addr) else {
+        let Some(return_addr) = self.tracee.space.image.memory.read_u64(Addr(regs.sp())).map(Addr) else {
             self.note_missed_call();
             return Ok(());
         };
@@ -165,7 +169,7 @@ impl Process {
             .map_or((false, false), |f| (matches!(f.kind, Kind::Free { .. }), f.align.is_some()));
         let mut args = regs.arguments();
         if let Some(text) = self.tracee.settings.table.get(function).and_then(|f| f.text) {
-            let mut memory = self.tracee.space.original_memory();
+            let mut memory = self.tracee.space.image.original_memory();
             text.complete(&mut args, &mut |at, bytes| memory.read(at, bytes));
         }
         let sets_break =
@@ -173,39 +177,51 @@ impl Process {
         if sets_break {
             // Where it is now: nothing else tells by how much it moves. Of sbrk's call, the program's or malloc's,
             // nobody asks: it costs a look at all maps, at each growth of a heap.
-            let is_sbrks = self.tracee.space.is_called_by_sbrk(at, return_addr, &self.tracee.settings.table);
+            let is_sbrks = self.tracee.space.modules.is_called_by_sbrk(at, return_addr, &self.tracee.settings.table);
             let asked = !is_sbrks && !self.observer.concerns_next(task);
             let end = asked.then(|| self.tracee.space.program_break(task.tid)).flatten();
             args[1] = end.map_or(0, |end| end.0);
         }
-        let is_wrapper = (frees || is_aligned) && self.tracee.space.wrapper_at(at) == Some(at);
+        let is_wrapper = (frees || is_aligned) && self.tracee.space.modules.wrapper_at(at) == Some(at);
         Entry {
             task,
             function,
             args,
             sp: regs.sp(),
             return_addr,
-            module: self.tracee.space.module_at(at),
-            caller_module: self.tracee.space.module_at(return_addr),
-            family: self.tracee.space.family_of_call(at, return_addr, frees),
+            module: self.tracee.space.modules.module_at(at),
+            caller_module: self.tracee.space.modules.module_at(return_addr),
+            family: self.tracee.space.modules.family_of_call(&self.tracee.space.image, at, return_addr, frees),
             interval: 0,
-            caller_is_allocator: self.tracee.space.is_called_by_allocator(return_addr),
+            caller_is_allocator: self
+                .tracee
+                .space
+                .modules
+                .is_called_by_allocator(&self.tracee.space.image, return_addr),
             is_wrapper,
             wrapper: is_wrapper.then_some(at),
-            loops_to_entry: self.tracee.space.loops_to_entry(at),
+            loops_to_entry: self.tracee.space.probes.loops_to_entry(
+                &self.tracee.space.image,
+                &mut self.tracee.space.modules,
+                &self.tracee.space.entries,
+                at,
+            ),
         }
     }
 
     fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) -> Result<()> {
         let Some(task) = self.tracee.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
         let out = self.observer.out_argument(task, site, regs.sp());
-        let out = out.and_then(|out| self.tracee.space.original_memory().read_u64(out)).map(Addr);
+        let out = out.and_then(|out| self.tracee.space.image.original_memory().read_u64(out)).map(Addr);
         let size = self.size_at_return(task, site, regs, out.unwrap_or(Addr(regs.result())));
         let returned = Returned { result: regs.result(), out, size };
         let ending = self.fill.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
-        let mut context =
-            EndedCall { stacks: self.tracee.space.unwinder.stacks(), max_depth: self.tracee.settings.max_depth, cell };
+        let mut context = EndedCall {
+            stacks: self.tracee.space.modules.unwinder.stacks(),
+            max_depth: self.tracee.settings.max_depth,
+            cell,
+        };
         let at = Return { task, site, sp: regs.sp(), returned };
         let answer = self.observer.observe(EngineReport::Return(at, &mut context));
         let matched = answer == EngineReply::CallEnded;
@@ -218,7 +234,8 @@ impl Process {
         if !matched {
             self.end_watch_while_paused(site);
         }
-        if self.tracee.space.breakpoints.get_mut(site).is_some_and(|breakpoint| breakpoint.count_return(matched)) {
+        if self.tracee.space.probes.breakpoints.get_mut(site).is_some_and(|breakpoint| breakpoint.count_return(matched))
+        {
             self.tracee.space.demote_return_site(site);
         }
         self.release_return_site(site)
@@ -229,7 +246,7 @@ impl Process {
         let function = self.observer.function_ending(task, site, regs.sp())?;
         let text = self.tracee.settings.table.get(function)?.text?;
         let operation = self.observer.operation_ending(task, site, regs.sp())?;
-        let mut memory = self.tracee.space.original_memory();
+        let mut memory = self.tracee.space.image.original_memory();
         if let Some(at) = operation.size_argument() {
             return memory.read_u64(at);
         }
@@ -244,11 +261,11 @@ impl Process {
     /// Takes a return site of one shot away once no call returns there any more.
     fn release_return_site(&mut self, site: Addr) -> Result<()> {
         let is_once =
-            self.tracee.space.breakpoints.get(site).is_some_and(|breakpoint| breakpoint.purposes.returns_once);
+            self.tracee.space.probes.breakpoints.get(site).is_some_and(|breakpoint| breakpoint.purposes.returns_once);
         // Who awaits a return is told by a look at all threads: it is asked last.
         if is_once && !self.observer.awaits(site) {
             self.tracee.space.end_return_site(site)?;
-            if self.tracee.space.breakpoints.get(site).is_none() {
+            if self.tracee.space.probes.breakpoints.get(site).is_none() {
                 self.tracee.tasks.forget_counted(site);
             }
         }
@@ -321,8 +338,8 @@ impl CallContext for EntryStack<'_> {
     fn signal_frame_between(&mut self, outer_sp: u64) -> bool {
         let space = &mut *self.space;
         let mut found = false;
-        let mut memory = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-        space.unwinder.walk(self.regs, &mut memory, true, &mut |frame| {
+        let mut memory = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
+        space.modules.unwinder.walk(self.regs, &mut memory, true, &mut |frame| {
             if frame.cfa.is_some_and(|cfa| cfa.0 > outer_sp) && !frame.is_signal_frame {
                 return ControlFlow::Break(());
             }
@@ -340,7 +357,7 @@ impl EntryContext for EntryStack<'_> {
             return self.unwound;
         };
         match libunwind.callers_of(self.hit.thread, self.hit.raw, self.hit.at.0, self.max_depth) {
-            Ok(callers) => Some(self.space.unwinder.intern(&callers.frames, callers.truncated)),
+            Ok(callers) => Some(self.space.modules.unwinder.intern(&callers.frames, callers.truncated)),
             Err(error) => {
                 self.failure = Some(error);
                 None
@@ -349,7 +366,7 @@ impl EntryContext for EntryStack<'_> {
     }
 
     fn stacks(&self) -> Option<&StackTable> {
-        Some(self.space.unwinder.stacks())
+        Some(self.space.modules.unwinder.stacks())
     }
 
     fn picks(&mut self, size: u64) -> Option<u64> {
@@ -361,7 +378,7 @@ impl EntryContext for EntryStack<'_> {
     }
 
     fn unwritten(&mut self, operation: Operation) -> Option<(Addr, u64)> {
-        let memory = &mut self.space.memory;
+        let memory = &mut self.space.image.memory;
         let (block, bytes) = match operation {
             Operation::Free { block } => (block, self.fill.as_mut()?.given_back(block, memory)),
             Operation::Reallocate { old, .. } => {
@@ -373,11 +390,11 @@ impl EntryContext for EntryStack<'_> {
     }
 
     fn is_within_allocator(&mut self, stack: StackId) -> bool {
-        self.space.is_within_allocator(stack, self.hit.at)
+        self.space.modules.is_within_allocator(&self.space.image, stack, self.hit.at)
     }
 
     fn wrapper(&mut self, stack: StackId) -> Option<(Addr, Option<Family>)> {
-        let wrapper = self.space.wrapper_at(self.return_addr.sub(1))?;
-        Some((wrapper, self.space.family_through_wrapper(stack).0))
+        let wrapper = self.space.modules.wrapper_at(self.return_addr.sub(1))?;
+        Some((wrapper, self.space.modules.family_through_wrapper(&self.space.image, stack).0))
     }
 }

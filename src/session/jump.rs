@@ -277,7 +277,7 @@ impl JumpEngine {
             || !task.counted.is_empty()
             || jump.sharing.contains(&tid)
             || tracee.tasks.has_sharers()
-            || tracee.space.guards_are_passed()
+            || tracee.space.probes.guards_are_passed(&tracee.space.modules)
             || signals.awaits_stop_of(tid);
         jump.set_mode(cell, if asks { Mode::Ask } else { Mode::Record });
     }
@@ -301,7 +301,7 @@ impl JumpEngine {
     /// Gives a thread at a function's entry a cell, if it can have one, and tells the routine of its stack.
     fn prepare_cell(&mut self, tracee: &mut Tracee, tid: i32, fs_base: u64, entered: &Regs) {
         let Some(task) = tracee.tasks.get(tid).map(|task| task.id) else { return };
-        if fs_base <= CELL_GONE || tracee.space.memory.read_u64(Addr(fs_base)) != Some(fs_base) {
+        if fs_base <= CELL_GONE || tracee.space.image.memory.read_u64(Addr(fs_base)) != Some(fs_base) {
             self.account.fallbacks.note_thread(task, NoCell::ThreadPointer);
             return;
         }
@@ -319,7 +319,8 @@ impl JumpEngine {
         let sp = entered.sp();
         if !jump.knows_stack(cell, sp)
             && let Some(mapping) = tracee.space.mapping_now(tid, Addr(sp))
-            && (jump.has_grown(cell, &mapping) || tracee.space.stays_on_stack(entered, &mapping))
+            && (jump.has_grown(cell, &mapping)
+                || tracee.space.modules.stays_on_stack(&mut tracee.space.image, entered, &mapping))
         {
             // A thread's own data lies above its stack, and what follows in the mapping may be another's.
             let own = (sp..mapping.end.0).contains(&fs_base);

@@ -59,7 +59,7 @@ impl Process {
             }
             let Some(resume) = self.can_be_asked(thread) else { continue };
             if most.is_some_and(|most| {
-                began.elapsed() > most || !kernelheld::is_on_own_stack(&resume, self.tracee.space.mappings())
+                began.elapsed() > most || !kernelheld::is_on_own_stack(&resume, self.tracee.space.image.mappings())
             }) {
                 continue;
             }
@@ -78,12 +78,12 @@ impl Process {
     fn can_be_asked(&self, thread: &Stopped) -> Option<RawRegs> {
         let raw = thread.registers().ok()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);
-        let is_the_program_s = self.tracee.space.locate(Addr(resume.0.rip)) == PcLocation::Program;
+        let is_the_program_s = self.tracee.space.image.locate(Addr(resume.0.rip)) == PcLocation::Program;
         (is_the_program_s && !self.copies.is_within_call(thread.tid())).then_some(resume)
     }
 
     fn signal_stack(&mut self, thread: &Stopped, resume: RawRegs) -> Result<Option<Option<Range<Addr>>>> {
-        let Some(mut caller) = self.tracee.space.caller(thread, resume)? else { return Ok(None) };
+        let Some(mut caller) = self.tracee.space.image.caller(thread, resume)? else { return Ok(None) };
         kernelheld::signal_stack(&mut caller)
     }
 }

@@ -45,7 +45,8 @@ const SYS_EXIT: u64 = 60;
 impl Process {
     /// A thread has entered a function by which the program tells of its memory.
     pub(super) fn on_annotation(&mut self, tid: i32, regs: &Regs, at: Addr, stops: &mut Stops) -> Result<()> {
-        let (Some(annotation), Some(task)) = (self.tracee.space.annotation_at(at), self.tracee.tasks.get(tid)) else {
+        let (Some(annotation), Some(task)) = (self.tracee.space.modules.annotation_at(at), self.tracee.tasks.get(tid))
+        else {
             return Ok(());
         };
         let task = task.id;
@@ -69,7 +70,8 @@ impl Process {
     /// A thread has arrived at libc's `_exit`.
     pub(super) fn on_libc_exit(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
         let at_entry = raw.regs();
-        let outer = self.tracee.space.caller_of_exit(&at_entry).unwrap_or(at_entry);
+        let outer =
+            self.tracee.space.modules.caller_of_exit(&mut self.tracee.space.image, &at_entry).unwrap_or(at_entry);
         self.scan_from((thread.tid(), Some(thread)), &at_entry, &outer, ScanMoment::Exit, stops)
     }
 
@@ -92,7 +94,7 @@ impl Process {
         let began = Instant::now();
         let mut own = ThreadState::in_call(tid, outer);
         if tid == self.tracee.pid {
-            own.start_frames = self.tracee.space.start_frames(at_entry, true);
+            own.start_frames = self.tracee.space.modules.start_frames(&mut self.tracee.space.image, at_entry, true);
         }
         let mut threads = self.stop_all_threads(Some(tid), stops)?;
         threads.push(own);
@@ -262,7 +264,8 @@ impl Process {
         let vectors = if raw.is_in_system_call() { Vec::new() } else { thread.vector_registers().unwrap_or_default() };
         let mut state = ThreadState::stopped(thread.tid(), raw.regs(), vectors);
         if thread.tid() == self.tracee.pid {
-            state.start_frames = self.tracee.space.start_frames(&raw.regs(), false);
+            state.start_frames =
+                self.tracee.space.modules.start_frames(&mut self.tracee.space.image, &raw.regs(), false);
         }
         state
     }
@@ -311,7 +314,7 @@ impl Process {
     ) -> std::result::Result<ScanRecord, String> {
         self.tell_unwritten(live);
         self.tell_arenas(live);
-        let own_suppressions = self.tracee.space.own_suppressions();
+        let own_suppressions = self.tracee.space.modules.own_suppressions(&self.tracee.space.image);
         let sources = self.heap_sources(live, threads.to_vec())?;
         let read = self.read_heap(sources);
         let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -341,32 +344,33 @@ impl Process {
         self.await_existing();
         let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
         self.tracee.space.refresh_maps(live).map_err(failed)?;
-        if self.tracee.space.mappings().is_empty() {
+        if self.tracee.space.image.mappings().is_empty() {
             return Err("the program's memory was gone already".to_owned());
         }
         let mut thread_names = std::mem::take(&mut self.leaks.names);
         thread_names.extend(
             threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).filter(|(_, name)| !name.is_empty()),
         );
-        self.tracee.space.memory.new_stop(live);
+        self.tracee.space.image.memory.new_stop(live);
         let options = self.tracee.settings.leak_scan.clone().unwrap_or_default();
         // what the jump engine has recorded of blocks keeps none of them
         let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
-        let mappings: Vec<Mapping> = self.tracee.space.mappings().iter().filter(is_the_program_s).cloned().collect();
+        let mappings: Vec<Mapping> =
+            self.tracee.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
         let signal_stacks = std::mem::take(&mut self.leaks.signal_stacks);
         Ok(HeapSources {
             pid: self.tracee.pid,
             kernel: Self::held_by_kernel(live, &mappings, signal_stacks),
             mappings,
-            modules: self.tracee.space.module_data(),
+            modules: self.tracee.space.modules.module_data(),
             threads,
             thread_names,
             registered: self.leaks.regions.clone(),
-            layout: self.tracee.space.heap_layout(&self.tracee.settings.table),
+            layout: self.tracee.space.modules.heap_layout(&self.tracee.settings.table),
             heap_is_known: self.leaks.existing_is_known || !self.observer.model().may_have_unknown_blocks(),
             ignored: self.observer.model().ignored_blocks().into_iter().collect(),
             table: Arc::clone(&self.tracee.settings.table),
-            options: ScanOptions { files: self.tracee.space.mapped_files(), ..options },
+            options: ScanOptions { files: self.tracee.space.image.mapped_files(), ..options },
         })
     }
 
@@ -376,13 +380,13 @@ impl Process {
         let site = |id| model.site(id).map(|stats| stats.key);
         let blocks = model.live_blocks().collect();
         // those who serve faults may stand still, too
-        self.tracee.space.memory.wait_for_no_faults(procfs::serves_faults(self.tracee.pid));
-        self.tracee.space.memory.wait_for_no_servers(self.tracee.space.memory.reader(), &sources.mappings);
-        self.tracee.space.memory.look_behind_protection(true);
-        let read = sources.read(blocks, site, &mut self.tracee.space.original_memory());
-        self.tracee.space.memory.look_behind_protection(false);
-        self.tracee.space.memory.wait_for_servers();
-        self.tracee.space.memory.wait_for_no_faults(false);
+        self.tracee.space.image.memory.wait_for_no_faults(procfs::serves_faults(self.tracee.pid));
+        self.tracee.space.image.memory.wait_for_no_servers(self.tracee.space.image.memory.reader(), &sources.mappings);
+        self.tracee.space.image.memory.look_behind_protection(true);
+        let read = sources.read(blocks, site, &mut self.tracee.space.image.original_memory());
+        self.tracee.space.image.memory.look_behind_protection(false);
+        self.tracee.space.image.memory.wait_for_servers();
+        self.tracee.space.image.memory.wait_for_no_faults(false);
         read
     }
 }

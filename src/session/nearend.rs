@@ -39,8 +39,8 @@ impl Process {
         let settings = Arc::clone(&self.tracee.settings);
         let Some(hears) = settings.near_end.as_ref().filter(|_| self.identity.selected) else { return };
         let heap = self.observer.view(false);
-        let (stacks, modules) = self.tracee.space.share_records();
-        let (root, _) = self.tracee.space.root_and_inner_pid();
+        let (stacks, modules) = self.tracee.space.modules.share_records();
+        let (root, _) = self.tracee.space.image.root_and_inner_pid();
         // Who does not listen any more needs nothing.
         let _ = hears.send(NearEnd { heap, stacks, modules, root });
     }

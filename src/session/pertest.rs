@@ -114,8 +114,8 @@ impl Process {
         if let Some((name, alone)) = self.tests.functions.get(&hit.at).cloned() {
             return self.begin_test(hit, regs, task, &name, alone);
         }
-        let Some(hook) = self.tracee.space.test_hook_at(hit.at) else { return Ok(()) };
-        match self.tracee.space.told_by_framework(hook, &regs.arguments()) {
+        let Some(hook) = self.tracee.space.modules.test_hook_at(hit.at) else { return Ok(()) };
+        match self.tracee.space.modules.told_by_framework(&mut self.tracee.space.image, hook, &regs.arguments()) {
             Some(Told::Runs(name)) => {
                 self.tests.makes_objects |= hook == Hook::GoogleTest;
                 self.begin_test(hit, regs, task, &name, true)
@@ -154,7 +154,7 @@ impl Process {
         let sp = regs.sp();
         // left by an exception
         self.end_tests(task, |running| running.sp <= sp);
-        let return_addr = self.tracee.space.original_memory().read_u64(Addr(sp)).map(Addr);
+        let return_addr = self.tracee.space.image.original_memory().read_u64(Addr(sp)).map(Addr);
         let watched = match return_addr {
             Some(at) => self.tracee.space.watch_test(at, hit.thread, hit.raw)?,
             None => false,
@@ -230,7 +230,7 @@ impl Process {
         if self.tests.makes_objects {
             tally.tests.retain(|test| test.allocated.objects > 0);
         }
-        let (names, has_framework) = (self.tests.names.clone(), self.tracee.space.has_test_hooks());
+        let (names, has_framework) = (self.tests.names.clone(), self.tracee.space.modules.has_test_hooks());
         Some(TestsRecord { names, tally, live, has_framework, untold: self.tests.untold })
     }
 }

@@ -78,12 +78,12 @@ impl Process {
     /// A process without tasks, whose memory is `space`.
     pub(super) fn new(pid: i32, observer: Observer, mut space: AddressSpace, common: &Common) -> Self {
         if common.settings.leak_scan.is_some() {
-            space.watch_exit();
+            space.probes.watch_exit();
         }
         if common.settings.per_test {
-            space.watch_tests();
+            space.modules.files.watch_tests();
         }
-        space.show_python(common.settings.python);
+        space.python.show_python(common.settings.python);
         let born = Instant::now();
         common.progress.begins(pid, born);
         Self {
@@ -149,7 +149,7 @@ impl Process {
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
     pub(super) fn end(&mut self) {
-        self.tracee.space.code.end_guard();
+        self.tracee.space.image.code.end_guard();
         self.observer.end();
         self.progress.ends(self.tracee.pid);
     }
@@ -336,10 +336,10 @@ impl Process {
             Err(error) => self.tracee.warn_once(error.to_string()),
         }
         self.jump.forget_stale_nodes(&self.tracee);
-        if self.tracee.space.guards_are_passed() && self.jump.on().is_some() {
+        if self.tracee.space.probes.guards_are_passed(&self.tracee.space.modules) && self.jump.on().is_some() {
             self.tracee.warn_once(THROWS_UNSEEN.to_owned());
             self.jump.note_modes(&self.tracee, &self.observer, &self.signals);
         }
-        self.observer.define_modules(self.tracee.space.module_records());
+        self.observer.define_modules(self.tracee.space.modules.module_records());
     }
 }

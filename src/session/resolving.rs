@@ -36,10 +36,10 @@ impl Process {
             let ended = self.resolving.swap_remove(index);
             self.settle();
             self.tracee.space.resolved(ended.function, Addr(regs.result()), &self.tracee.settings.table)?;
-            self.observer.define_modules(self.tracee.space.module_records());
+            self.observer.define_modules(self.tracee.space.modules.module_records());
         }
-        if let Some(function) = self.tracee.space.resolver_at(hit.at) {
-            let Some(site) = self.tracee.space.original_memory().read_u64(Addr(regs.sp())).map(Addr) else {
+        if let Some(function) = self.tracee.space.modules.resolver_at(hit.at) {
+            let Some(site) = self.tracee.space.image.original_memory().read_u64(Addr(regs.sp())).map(Addr) else {
                 return Ok(());
             };
             if self.tracee.space.watch_resolved(site, &Helper::at_trap(hit.thread, hit.raw))? {

@@ -93,7 +93,7 @@ impl Session {
                 Waited::Task(stopped_tid, status, Some(stopped)) => {
                     if asked == Some(stopped_tid) && status == WaitStatus::EventStop {
                         self.stops.serving = Some(Serving { tid: stopped_tid, status, answer: None });
-                        process.tracee.space.memory.stands_still(Some(stopped_tid));
+                        process.tracee.space.image.memory.stands_still(Some(stopped_tid));
                         let called = match learns {
                             true => process
                                 .resume_registers(&stopped)
@@ -160,9 +160,9 @@ impl Process {
         }
         // Not afterwards: it may be installed although the call is broken off.
         self.signals.fallback = FallbackState::Set(handler, None);
-        self.tracee.space.code.tell_fallback(Some(handler));
+        self.tracee.space.image.code.tell_fallback(Some(handler));
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.image.memory };
         match handler.install(&mut caller)? {
             0 => {
                 self.signals.fallback = FallbackState::Set(handler, Some(Instant::now()));
@@ -176,7 +176,7 @@ impl Process {
             error => {
                 tracing::debug!("no handler for SIGTRAP: {error}");
                 self.signals.fallback = FallbackState::Never;
-                self.tracee.space.code.tell_fallback(None);
+                self.tracee.space.image.code.tell_fallback(None);
             }
         }
         Ok(())
@@ -189,9 +189,9 @@ impl Process {
             *status == WaitStatus::EventStop && self.is_own_thread(*tid)
         };
         let Some((tid, _, thread)) = stops.waiting.iter().find(told) else { return Ok(()) };
-        self.tracee.space.memory.stands_still(Some(*tid));
+        self.tracee.space.image.memory.stands_still(Some(*tid));
         let kept = self.keep_sigtrap_fallback(*tid, thread, stops);
-        self.tracee.space.memory.stands_still(None);
+        self.tracee.space.image.memory.stands_still(None);
         match kept {
             Err(TracerError::Overtaken { tid, status }) => {
                 stops.overtake(tid, status);
@@ -205,7 +205,7 @@ impl Process {
     /// A new image gets no breakpoint before it has the handler.
     pub(super) fn hold_probes_back(&mut self) {
         if self.tracee.settings.guardian.is_some() {
-            self.tracee.space.hold_back();
+            self.tracee.space.probes.hold_back();
         }
     }
 
@@ -263,12 +263,14 @@ impl Process {
     }
 
     pub(super) fn prepare_sigtrap_fallback(&mut self) -> Result<Option<SigtrapFallback>> {
-        let Some(handler) =
-            (if self.tracee.settings.guardian.is_none() { None } else { self.tracee.space.sigtrap_fallback()? })
-        else {
+        let Some(handler) = (if self.tracee.settings.guardian.is_none() {
+            None
+        } else {
+            self.tracee.space.image.sigtrap_fallback()?
+        }) else {
             return Ok(None);
         };
-        handler.puts_back(self.ignores_trap(), &mut self.tracee.space.memory)?;
+        handler.puts_back(self.ignores_trap(), &mut self.tracee.space.image.memory)?;
         Ok(Some(handler))
     }
 
@@ -276,17 +278,17 @@ impl Process {
     /// has hit.
     pub(super) fn resume_registers(&self, thread: &Stopped) -> Result<RawRegs> {
         let raw = thread.registers()?;
-        let location = self.tracee.space.locate(Addr(raw.0.rip));
+        let location = self.tracee.space.image.locate(Addr(raw.0.rip));
         let has_hit = matches!(location, PcLocation::BehindTrap(_)) && thread.is_breakpoint_trap()?;
         Ok(if has_hit { raw.before_trap() } else { raw })
     }
 
     fn remove_sigtrap_fallback(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<()> {
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.image.memory };
         handler.remove(&mut caller)?;
         self.signals.fallback = FallbackState::Unset;
-        self.tracee.space.code.tell_fallback(None);
+        self.tracee.space.image.code.tell_fallback(None);
         Ok(())
     }
 
@@ -330,7 +332,7 @@ impl Process {
             // What the kernel forces is not: the action is reset.
             self.signals.trap_mask.action = TrapAction::Default;
             self.signals.fallback = FallbackState::Unset;
-            self.tracee.space.code.tell_fallback(None);
+            self.tracee.space.image.code.tell_fallback(None);
             let resume = self.resume_registers(thread)?;
             self.set_trap_action(thread, resume, DEFAULT)?;
         } else if shares && self.signals.fallback.handler().is_some()
@@ -349,7 +351,7 @@ impl Process {
     /// back.
     pub(super) fn free_child_of_sigtrap_fallback(&self, child: &Stopped, memory: &mut TargetMemory) -> Result<()> {
         // A child may have been made before the handler was taken out of its parent.
-        let taken_out = || self.tracee.space.code.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
+        let taken_out = || self.tracee.space.image.code.known_sigtrap_fallback().filter(|_| self.leaves_trap_alone());
         let Some(handler) = self.signals.fallback.handler().or_else(taken_out) else { return Ok(()) };
         let has = |key| procfs::status_signals(child.tid(), key).is_none_or(|set| set & SIGTRAP_BIT != 0);
         let is_as_it_was = !has("SigCgt") && (!self.ignores_trap() || has("SigIgn"));
@@ -368,11 +370,11 @@ impl Process {
             return Ok(());
         }
         let caught = procfs::status_signals(child.tid(), "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
-        if let Some(handler) = self.tracee.space.code.known_sigtrap_fallback().filter(|_| caught)
+        if let Some(handler) = self.tracee.space.image.code.known_sigtrap_fallback().filter(|_| caught)
             && self.leaves_trap_alone()
         {
             self.signals.fallback = FallbackState::Set(handler, None);
-            self.tracee.space.code.tell_fallback(Some(handler));
+            self.tracee.space.image.code.tell_fallback(Some(handler));
             if self.teardown.exit_kill {
                 child.live_on()?;
                 self.teardown.exit_kill = false;

@@ -1,55 +1,60 @@
-//! One address space of the target: its memory, modules, breakpoints, and the unwinder's view of it.
+//! One address space of the target, in five objects: its memory, modules, probes, the entries that may jump, and the
+//! interpreter. Each stands in a file of its name, with a folder. A method that needs another object gets it as an
+//! argument; only what changes several at once is a method of the whole.
 //!
 //! | what | where |
 //! |---|---|
-//! | opening it, reading the maps, loading modules | here |
-//! | what is known of each module; what goes when it is unloaded | `modules.rs` |
-//! | which functions have probes, which probes wait and for what | `probes.rs` |
-//! | whether a breakpoint can be placed, its pad, room for pads, lifting | `breakpoints.rs`; the writing itself: `tracer/code.rs` |
-//! | breakpoints out of the way of another tracer | `aside.rs` |
-//! | entries of functions that jump to the jump engine's stubs | `jumps.rs`; what leads into the midst of them: `inroads.rs` |
-//! | functions that branch back to their own first instruction | `rounds.rs` |
-//! | both, looked up while the process runs | `ahead.rs` |
-//! | the copy in a forked child | `fork.rs` |
+//! | opening it, its copy in a forked child, reading the maps, loading modules | here |
+//! | **`Image`**: memory, maps and root folder of the process | `image.rs` |
+//! | bytes of ours besides breakpoints; remote calls; where a program counter in them is | `image/ours.rs` |
+//! | whether code may be patched, pads, room for pads | `image/pads.rs`; the writing itself: `tracer/code.rs` |
+//! | breakpoints out of the way of another tracer | `image/aside.rs` |
+//! | whether a module's memory is that of a file | `image/compare.rs` |
+//! | what a call instruction calls, what a function returns | `image/calls.rs`, `image/returned.rs` |
 //! | memory without what is ours in it | `original.rs` |
-//! | a module's file: found, verified, or read from memory | `object.rs` |
+//! | **`Modules`**: what is known of each module; records of those that are gone | `modules.rs` |
+//! | a module's file: found, verified, or read from memory | `objectfiles.rs` |
 //! | what is needed of such a file; files that several processes have | `facts.rs`, by symbol `named.rs` |
-//! | debug files, and the threads that read them | `companion.rs`, `helper.rs` |
-//! | which function a call calls: operator new or malloc | `callsite.rs` |
-//! | what is called by an allocator function's name, resolvers of IFUNCs | `slots.rs` |
-//! | the functions of a Python interpreter | `python.rs` |
-//! | what is watched in the C library: sigaction, exec, ptrace | `watched_libc.rs`; for the leak scan `data.rs`, `libc_frames.rs`, `annotations.rs` |
+//! | debug files, and the threads that read them | `modules/companion.rs`, `helper.rs` |
+//! | which functions have probes or may have some | `modules/functions.rs`; functions of test frameworks: `testhooks.rs` |
+//! | what a function is that a thread has entered, besides the allocator's | `modules/entered.rs` |
+//! | which function a call calls: operator new or malloc | `modules/callsite.rs` |
+//! | what is called by an allocator function's name | `modules/slots.rs` |
+//! | functions that branch back to their own first instruction | `modules/rounds.rs` |
+//! | what the leak scan needs to know | `modules/data.rs`, `modules/libc_frames.rs` |
+//! | warnings and blind spots | `findings.rs` |
+//! | **`Probes`**: which functions have probes, which probes wait and for what | `probes.rs` |
+//! | one breakpoint: placed, taken away | `probes/placing.rs` |
+//! | what is watched besides the allocator, in the C library and elsewhere | `probes/watched.rs` |
+//! | functions of unwinders that are watched | `probes/guards.rs` |
+//! | **`JumpEntries`**: entries that may be patched with jumps | `entries.rs` |
+//! | what leads into the midst of them | `entries/inroads.rs` |
+//! | both, looked up while the process runs | `entries/ahead.rs` |
+//! | **`Python`**: the functions of a Python interpreter | `python.rs` |
+//! | the whole: return sites, restoring all code | `breakpoints.rs` |
+//! | the whole: probes that come and go while the session lasts | `probing.rs` |
+//! | the whole: functions that jump to the jump engine's stubs | `jumps.rs` |
 
-mod ahead;
-mod annotations;
-mod aside;
 mod breakpoints;
-mod callsite;
-mod companion;
-mod data;
+mod entries;
 mod facts;
 mod findings;
-mod fork;
-mod guards;
 mod helper;
-mod inroads;
+mod image;
 mod jumps;
-mod libc_frames;
 mod modules;
 mod named;
-mod object;
+mod objectfiles;
 mod original;
 mod probes;
+mod probing;
 mod python;
-mod rounds;
-mod slots;
 mod testhooks;
-mod watched_libc;
 
 pub(super) use breakpoints::{Helper, Placed};
-pub use data::OwnSuppressions;
 pub use facts::SharedObjects;
 pub use jumps::{Candidate, LeftRegion, tells_jemalloc_to_profile};
+pub use modules::OwnSuppressions;
 pub use named::Annotation;
 pub use original::OriginalMemory;
 pub use probes::{
@@ -57,29 +62,22 @@ pub use probes::{
 };
 
 use super::modulerecord::ModuleRecord;
-use crate::allocators::{AllocatorTable, Family};
-use crate::base::addr::{Addr, ModuleId, StackId};
-use crate::breakpoints::BreakpointTable;
-use crate::image::maps::{self, MapIndex, MappedModule};
+use crate::allocators::AllocatorTable;
+use crate::arch::Regs;
+use crate::base::addr::Addr;
+use crate::image::maps::{self, MappedModule};
 use crate::symbols::{FileVersion, Search};
-use crate::tracer::code::TargetCode;
 use crate::tracer::code::write::Threads;
 use crate::tracer::guardian::Guardian;
-use crate::tracer::memory::TargetMemory;
 use crate::tracer::root::TargetRoot;
-use crate::tracer::{Result, files, ids, procfs};
-use crate::unwinder::{Section, StackTable, UnwindModule, Unwinder};
-use ahead::Ways;
-use breakpoints::PadMappings;
-use findings::Findings;
-use helper::Pending;
-use inroads::FileInroads;
+use crate::tracer::{Result, files, procfs};
+use crate::unwinder::{UnwindModule, Unwound};
+use entries::JumpEntries;
+use image::Image;
 use modules::{Module, Modules};
-use object::Object;
-use probes::Deferred;
+use objectfiles::Object;
+use probes::Probes;
 use python::Python;
-use rustc_hash::FxHashMap;
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -97,93 +95,39 @@ pub fn is_64_bit(tid: i32) -> bool {
 /// See the module's head.
 #[derive(Debug)]
 pub struct AddressSpace {
-    pid: i32,
-    /// The id that the process has in its own pid namespace, if that is another one.
-    pid_inside: Option<i32>,
-    /// The process's root folder, if it is not ours.
-    root: Option<Arc<TargetRoot>>,
-    /// The bytes.
-    pub memory: TargetMemory,
-    /// What of ours is written to the code.
-    pub code: TargetCode,
-    /// The breakpoints that are in it.
-    pub breakpoints: BreakpointTable,
-    /// Walks its stacks.
-    pub unwinder: Unwinder,
-    /// What was mapped when it was last looked.
-    pub maps: MapIndex,
-    modules: Modules,
-    /// What leads into the functions of a module that were to be patched last.
-    inroads: FxHashMap<ModuleId, FileInroads>,
-    /// What the code of functions says that may be patched, by their entries.
-    ways: FxHashMap<Addr, Ways>,
-    /// Whether that is to be looked up before the next probes are placed.
-    looks_ahead: bool,
-    /// What waits to be placed.
-    deferred: Vec<Deferred>,
-    /// Whether all breakpoints wait until [`AddressSpace::place_held_back`].
-    holds_back: bool,
-    probing: Probing,
-    /// Whether the jump engine sees the allocator's calls: a return is watched for one call only.
-    is_jumped: bool,
-    /// Whether the functions of unwinders that look at stacks are watched.
-    is_guarded: bool,
-    /// Whether libc's `_exit` is watched.
-    exit_watched: bool,
-    /// Whether functions of test frameworks are watched.
-    tests_watched: bool,
+    /// Its memory.
+    pub image: Image,
+    /// What is loaded.
+    pub modules: Modules,
+    /// What is watched.
+    pub probes: Probes,
+    /// What the jump engine may patch.
+    pub entries: JumpEntries,
     /// The interpreter in it.
-    python: Python,
-    pad_mappings: PadMappings,
-    /// The families of allocations through wrappers, by stack.
-    stack_families: FxHashMap<StackId, Family>,
-    findings: Findings,
-    /// Where debug files are looked for.
-    search: Option<Search>,
-    /// What is known of files that other processes have loaded, too.
-    objects: SharedObjects,
-    /// Unwind tables of debug files that are still being looked for.
-    awaited_frames: Vec<(ModuleId, Pending<Option<Section>>)>,
-    /// Children that share the memory and are not ours, for whom it has no breakpoints at this moment.
-    aside_for: BTreeSet<i32>,
+    pub python: Python,
 }
 
 impl AddressSpace {
     /// Opens the address space that the live task `tid` of process `pid` has now. Reads no maps yet.
     pub fn open(pid: i32, tid: i32, guardian: Option<&Guardian>, objects: &SharedObjects) -> Result<Self> {
-        let memory = TargetMemory::open(pid, tid)?;
-        let mut unwinder = Unwinder::default();
-        if let Some(sp) = procfs::initial_stack(tid) {
-            unwinder.set_initial_stack(sp);
-        }
         Ok(Self {
-            pid,
-            pid_inside: ids::pid_inside(pid),
-            root: TargetRoot::of(tid).map(Arc::new),
-            code: TargetCode::new(guardian.map(|guardian| guardian.guard(pid, &memory))),
-            memory,
-            breakpoints: BreakpointTable::default(),
-            unwinder,
-            maps: MapIndex::new(Vec::new()),
-            modules: Modules::new(objects.next_module()),
-            inroads: FxHashMap::default(),
-            ways: FxHashMap::default(),
-            looks_ahead: false,
-            deferred: Vec::new(),
-            holds_back: false,
-            probing: Probing::default(),
-            is_jumped: false,
-            is_guarded: false,
-            exit_watched: false,
-            tests_watched: false,
+            image: Image::open(pid, tid, guardian)?,
+            modules: Modules::new(procfs::initial_stack(tid), objects),
+            probes: Probes::default(),
+            entries: JumpEntries::default(),
             python: Python::default(),
-            pad_mappings: PadMappings::default(),
-            stack_families: FxHashMap::default(),
-            findings: Findings::default(),
-            search: None,
-            objects: objects.clone(),
-            awaited_frames: Vec::new(),
-            aside_for: BTreeSet::new(),
+        })
+    }
+
+    /// The address space of the process `child`, whose one task has just come to be as a copy, and is stopped. Other
+    /// threads may have gone on since the fork: what has changed meanwhile is changed in the copy, too.
+    pub fn fork(&self, child: i32, guardian: Option<&Guardian>) -> Result<Self> {
+        Ok(Self {
+            image: self.image.fork(child, guardian)?,
+            modules: self.modules.fork(),
+            probes: self.probes.fork(),
+            entries: self.entries.fork(),
+            python: self.python.forked(),
         })
     }
 
@@ -191,55 +135,38 @@ impl AddressSpace {
     /// places their probes. Returns warnings for the user.
     pub fn refresh(&mut self, tid: i32, table: &AllocatorTable, search: &Search) -> Result<Vec<String>> {
         // it may have entered a container, or called chroot(2)
-        self.root = TargetRoot::of(tid).map(Arc::new).or(self.root.take());
-        let root = self.root.as_ref().map_or_else(|| PathBuf::from("/"), |root| root.path());
-        self.search = Some(Search { root, ..search.clone() });
-        self.read_maps(tid)?;
-        let current = maps::modules(self.maps.mappings());
+        self.image.root = TargetRoot::of(tid).map(Arc::new).or(self.image.root.take());
+        let root = self.image.root.as_ref().map_or_else(|| PathBuf::from("/"), |root| root.path());
+        self.modules.files.search = Some(Search { root, ..search.clone() });
+        self.image.read_maps(&mut self.modules.findings, tid)?;
+        let current = maps::modules(self.image.maps.mappings());
         self.drop_vanished(&current);
         for mapped in current {
-            if !self.modules.has(&mapped) {
+            if !self.modules.loaded.has(&mapped) {
                 self.load(tid, mapped, table);
             }
         }
-        self.look_ahead(table);
-        self.place_probes(table)?;
-        if self.find_called_functions(table) {
-            self.place_probes(table)?;
+        self.entries.look_ahead(&self.image, &mut self.modules, table);
+        self.probes.place_probes(&mut self.image, &mut self.modules, table)?;
+        if self.modules.find_called_functions(&self.image, table) {
+            self.probes.place_probes(&mut self.image, &mut self.modules, table)?;
         }
-        self.guard_new_modules()?;
-        self.watch_start()?;
-        Ok(self.take_warnings())
-    }
-
-    fn read_maps(&mut self, tid: i32) -> Result<()> {
-        let text = procfs::maps(tid)?;
-        match maps::parse(&text) {
-            Ok(mut mappings) => {
-                for mapping in &mut mappings {
-                    let inside = |path: &PathBuf| self.root.as_ref()?.inside(path);
-                    if let Some(path) = mapping.path.as_ref().and_then(inside) {
-                        mapping.path = Some(path);
-                    }
-                }
-                self.maps = MapIndex::new(mappings);
-            }
-            Err(error) => self.note_blind_spot(format!("process {}: {error}", self.pid)),
-        }
-        Ok(())
+        self.probes.guard_new_modules(&mut self.image, &mut self.modules)?;
+        self.probes.watch_start(&mut self.image, &mut self.modules)?;
+        Ok(self.modules.findings.take_warnings())
     }
 
     fn drop_vanished(&mut self, current: &[MappedModule]) {
-        for module in self.modules.take_vanished(current) {
+        for module in self.modules.loaded.take_vanished(current) {
             let range = module.mapped.start()..module.mapped.end();
             // Nothing is written: the memory is gone, or belongs to somebody else by now.
-            self.code.forget(&range);
-            self.breakpoints.forget(&range);
-            self.unwinder.remove_module(module.id);
+            self.image.code.forget(&range);
+            self.probes.breakpoints.forget(&range);
+            self.modules.unwinder.remove_module(module.id);
             self.python.forget(module.id);
-            self.inroads.remove(&module.id);
-            self.ways.retain(|entry, _| !range.contains(entry));
-            self.deferred.retain(|probe| !range.contains(&probe.addr));
+            self.entries.inroads.remove(&module.id);
+            self.entries.ways.retain(|entry, _| !range.contains(entry));
+            self.probes.deferred.retain(|probe| !range.contains(&probe.addr));
         }
     }
 
@@ -247,14 +174,18 @@ impl AddressSpace {
         if mapped.code().is_empty() {
             return;
         }
-        let id = self.modules.new_id();
-        let is_program = files::is_program(tid, self.root.as_deref(), &mapped);
-        let Some(Object { facts, bias, file, memory }) = self.object(tid, &mapped, is_program, table) else { return };
-        self.leave_strangers_out(&mut mapped, &facts, bias, file.as_deref());
+        let id = self.modules.loaded.new_id();
+        let is_program = files::is_program(tid, self.image.root.as_deref(), &mapped);
+        let Some(Object { facts, bias, file, memory }) =
+            self.modules.files.object(&self.image, &mut self.modules.findings, tid, &mapped, is_program, table)
+        else {
+            return;
+        };
+        self.image.leave_strangers_out(&mut mapped, &facts, bias, file.as_deref());
         let code = mapped.code();
-        self.unwinder.add_module(UnwindModule { id, code: code.clone(), bias, ..facts.unwind.clone() });
+        self.modules.unwinder.add_module(UnwindModule { id, code: code.clone(), bias, ..facts.unwind.clone() });
         for slack in &facts.slack {
-            self.add_slack(bias.to_process(slack.addr), slack.size, id);
+            self.image.add_slack(bias.to_process(slack.addr), slack.size, id);
         }
         let first = code.first().cloned().unwrap_or_default();
         let record = ModuleRecord {
@@ -271,96 +202,61 @@ impl AddressSpace {
             is_program,
             probed: Vec::new(),
         };
-        self.modules.push(Module::new(id, mapped, is_program, &facts, bias, self.exit_watched), record);
-        if let Err(error) = self.watch_libc(&facts, bias) {
+        self.modules.loaded.push(Module::new(id, mapped, is_program, &facts, bias, self.probes.exit_watched), record);
+        if let Err(error) = self.probes.watch_libc(&mut self.image, &mut self.modules, &facts, bias) {
             tracing::debug!("{error}");
         }
-        if let Err(error) = self.watch_loader(&facts, bias) {
-            self.note_blind_spot(format!("libraries that are loaded later will not be seen: {error}"));
+        if let Err(error) = self.probes.watch_loader(&mut self.image, &mut self.modules, &facts, bias) {
+            self.modules.findings.note_blind_spot(format!("libraries that are loaded later will not be seen: {error}"));
         }
-        if self.exit_watched
-            && let Err(error) = self.watch_libc_exit(&facts, bias)
+        if self.probes.exit_watched
+            && let Err(error) = self.probes.watch_libc_exit(&mut self.image, &mut self.modules, &facts, bias)
         {
             tracing::debug!("{error}");
         }
-        if let Err(error) = self.watch_annotations(&facts, bias) {
+        if let Err(error) = self.probes.watch_annotations(&mut self.image, &mut self.modules, &facts, bias) {
             tracing::debug!("{error}");
         }
-        if let Err(error) = self.watch_test_hooks(&facts, bias) {
+        if let Err(error) = self.probes.watch_test_hooks(&mut self.image, &mut self.modules, &facts, bias) {
             tracing::debug!("{error}");
         }
         let resolvers: Vec<Addr> = facts.named.resolvers.iter().map(|(at, _)| bias.to_process(*at)).collect();
-        if let Err(error) = self.watch_resolvers(&resolvers) {
-            self.note_blind_spot(format!("allocator functions that are chosen at run time may be missed: {error}"));
+        if let Err(error) = self.probes.watch_resolvers(&mut self.image, &mut self.modules, &resolvers) {
+            self.modules
+                .findings
+                .note_blind_spot(format!("allocator functions that are chosen at run time may be missed: {error}"));
         }
-        self.note_python(id, &facts, bias);
-    }
-}
-
-impl AddressSpace {
-    /// An address as it is the same in each process: `module+0xoffset`.
-    pub(super) fn place_in_module(&self, addr: Addr) -> String {
-        let Some(module) = self.module(addr) else { return addr.to_string() };
-        format!("{}+{:#x}", module.name(), module.bias.to_object(addr).0)
-    }
-
-    /// Whether the dynamic linker's list is complete (RT_CONSISTENT), rather than about to change.
-    pub fn loader_is_consistent(&mut self) -> bool {
-        let mut state = [0; 4];
-        let at = self.modules.iter().find_map(|module| module.loader_state);
-        at.is_none_or(|at| self.memory.read_uncached(at, &mut state) < 4 || state == [0; 4])
-    }
-
-    /// The loaded module whose code `addr` lies in.
-    fn module(&self, addr: Addr) -> Option<&Module> {
-        self.modules.get(self.unwinder.module_of(addr)?)
-    }
-
-    /// The id of the module whose code `addr` lies in.
-    pub fn module_at(&self, addr: Addr) -> ModuleId {
-        self.unwinder.module_of(addr).unwrap_or(ModuleId::NONE)
+        self.python.note_python(&mut self.modules.findings, &self.probes, id, &facts, bias);
     }
 
     /// Whether two stack pointers of task `tid` lie in one mapping.
     pub fn same_mapping(&mut self, a: Addr, b: Addr, tid: i32) -> bool {
         // A stack may be newer than the maps, or have grown since.
-        if self.maps.find(a).is_none() || self.maps.find(b).is_none() {
-            let _ = self.read_maps(tid);
+        if self.image.maps.find(a).is_none() || self.image.maps.find(b).is_none() {
+            let _ = self.image.read_maps(&mut self.modules.findings, tid);
         }
-        self.maps.find(a).is_some_and(|mapping| mapping.contains(b))
+        self.image.maps.find(a).is_some_and(|mapping| mapping.contains(b))
     }
 
     /// Where the program break is (brk(2)), in whole pages, if the kernel tells.
     pub fn program_break(&mut self, tid: i32) -> Option<Addr> {
-        let _ = self.read_maps(tid);
-        let heaps = self.maps.mappings().iter().filter(|mapping| mapping.kind == maps::Kind::Heap);
+        let _ = self.image.read_maps(&mut self.modules.findings, tid);
+        let heaps = self.image.maps.mappings().iter().filter(|mapping| mapping.kind == maps::Kind::Heap);
         heaps.map(|mapping| mapping.end).max().or_else(|| procfs::first_break(tid))
     }
 
-    /// Whether any allocator function has a probe.
-    pub fn has_probes(&self) -> bool {
-        let is_allocators = |family: &Option<Family>| *family != Some(Family::Mapping);
-        self.modules.iter().any(|module| module.entry_families.values().any(is_allocators))
+    /// Reads the maps again.
+    pub fn refresh_maps(&mut self, tid: i32) -> Result<()> {
+        self.image.read_maps(&mut self.modules.findings, tid)
     }
 
-    /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
-    pub fn take_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
-        (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.modules.records))
-    }
-
-    /// The process's root folder, if it is not ours, and the id that it has in its own pid namespace, if it has one.
-    pub fn root_and_inner_pid(&self) -> (Option<Arc<TargetRoot>>, Option<i32>) {
-        (self.root.clone(), self.pid_inside)
-    }
-
-    /// All modules so far.
-    pub fn module_records(&self) -> &[ModuleRecord] {
-        &self.modules.records
-    }
-
-    /// The stacks so far, sharing their memory with those that are still found, and all modules that they may refer to.
-    pub fn share_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
-        (self.unwinder.share_stacks(), self.modules.records.clone())
+    /// The stack of a thread at the entry of a function, with the functions of an interpreter if these are wanted.
+    pub fn unwind_call(&mut self, regs: &Regs, max_depth: u32) -> Unwound {
+        let native = self.modules.unwind_at_entry(&mut self.image, regs, max_depth);
+        if self.probes.is_jumped {
+            return native;
+        }
+        self.python.told_stack(&mut self.image, &mut self.modules, regs, native, max_depth)
     }
 }
 

@@ -29,7 +29,7 @@ impl Process {
         if self.jump.on().is_some_and(|jump| jump.contains(at)) && thread.is_breakpoint_trap()? {
             return self.on_ask(tid, thread, &raw, stops);
         }
-        let Some(breakpoint) = self.tracee.space.breakpoints.get(at).copied() else {
+        let Some(breakpoint) = self.tracee.space.probes.breakpoints.get(at).copied() else {
             if is_moved {
                 thread.set_registers(&raw)?;
             }
@@ -40,7 +40,7 @@ impl Process {
         if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap()? {
             return self.deliver_trap(tid, thread);
         }
-        self.tracee.space.memory.new_stop(tid);
+        self.tracee.space.image.memory.new_stop(tid);
         self.stop_cost.stops(self.tracee.pid, tid);
         let mut breakpoint = breakpoint;
         if breakpoint.purposes.entry.is_some_and(|probe| !self.tracee.settings.table.is_mapping(probe.function)) {
@@ -52,7 +52,7 @@ impl Process {
                 is_selected: self.identity.selected,
             };
             self.jump.promote(&mut self.tracee, &mut self.observer, &entry, stops)?;
-            breakpoint = self.tracee.space.breakpoints.get(at).copied().unwrap_or(breakpoint);
+            breakpoint = self.tracee.space.probes.breakpoints.get(at).copied().unwrap_or(breakpoint);
         }
         if self.jump.on().is_some() {
             self.settle();
@@ -70,7 +70,7 @@ impl Process {
 
     /// A thread has hit one of the int3s of the jump engine's routine; `raw` is as the trap has left it.
     fn on_ask(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Action> {
-        self.tracee.space.memory.new_stop(tid);
+        self.tracee.space.image.memory.new_stop(tid);
         self.stop_cost.stops(self.tracee.pid, tid);
         match self.jump.on_ask(&mut self.tracee, &mut self.observer, tid, raw) {
             Asked::Call(stub, entered) => return self.see_at_stop(thread, raw, (stub, entered), stops),
@@ -107,7 +107,7 @@ impl Process {
     pub(super) fn on_routine_fault(&mut self, thread: &Stopped, signal: i32, stops: &mut Stops) -> Result<Action> {
         if JumpEngine::lacks_stack(thread)? {
             let (tid, raw) = (thread.tid(), thread.registers()?);
-            self.tracee.space.memory.new_stop(tid);
+            self.tracee.space.image.memory.new_stop(tid);
             self.stop_cost.stops(self.tracee.pid, tid);
             self.settle();
             if let Some(call) = self.jump.call_not_begun(&mut self.tracee, tid, &raw.regs()) {
@@ -149,7 +149,7 @@ impl Process {
             Err(error) if !error.is_out_of_reach() => {
                 tracing::warn!("{error}");
                 self.note_missed_call();
-                self.tracee.space.lift(at)?;
+                self.tracee.space.probes.lift(&mut self.tracee.space.image, at)?;
                 pass_trap_to(thread, raw, at)?;
                 Ok(Action::Resume(0))
             }
@@ -187,18 +187,22 @@ impl Process {
         if let StepOver::Emulate(instruction) = &breakpoint.planned.step {
             let mut regs = raw.regs();
             regs.rip = at.0;
-            if instruction.run(&mut regs, &mut self.tracee.space.original_memory()) == Outcome::Done {
+            if instruction.run(&mut regs, &mut self.tracee.space.image.original_memory()) == Outcome::Done {
                 thread.pass_trap(raw, &regs)?;
                 return Ok(Action::Resume(0));
             }
         }
         let pad = match breakpoint.pad {
             Some(pad) => Placed::Done(pad),
-            None => self.tracee.space.write_pad(at, Some(&Helper::at_trap(thread, raw)))?,
+            None => self.tracee.space.image.write_pad(
+                &mut self.tracee.space.modules,
+                at,
+                Some(&Helper::at_trap(thread, raw)),
+            )?,
         };
         match pad {
             Placed::Done(pad) => {
-                if let Some(breakpoint) = self.tracee.space.breakpoints.get_mut(at) {
+                if let Some(breakpoint) = self.tracee.space.probes.breakpoints.get_mut(at) {
                     breakpoint.pad = Some(pad);
                 }
                 pass_trap_to(thread, raw, pad)?;
@@ -206,7 +210,7 @@ impl Process {
             // The instruction reads memory that is not there and can't be moved either: it must fault at its own
             // address.
             Placed::Impossible | Placed::NoRoom => {
-                self.tracee.space.lift(at)?;
+                self.tracee.space.probes.lift(&mut self.tracee.space.image, at)?;
                 self.note_missed_call();
                 pass_trap_to(thread, raw, at)?;
             }
@@ -216,9 +220,9 @@ impl Process {
 
     /// A SIGTRAP whose address is none of our breakpoints.
     fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, trap: Addr) -> Result<Action> {
-        if self.tracee.space.code.patches().removed_from(trap).is_some()
+        if self.tracee.space.image.code.patches().removed_from(trap).is_some()
             && thread.is_breakpoint_trap()?
-            && self.tracee.space.is_clean(trap)?
+            && self.tracee.space.image.is_clean(&self.tracee.space.modules, trap)?
         {
             pass_trap_to(thread, raw, trap)?;
             return Ok(Action::Resume(0));
@@ -241,10 +245,10 @@ impl Tracee {
     /// back to the breakpoint, whose hit has been counted already.
     pub(super) fn leave_pad_for_signal(&mut self, thread: &Stopped) -> Result<()> {
         let raw = thread.registers()?;
-        let PcLocation::Pad(resume) = self.space.locate(Addr(raw.0.rip)) else { return Ok(()) };
+        let PcLocation::Pad(resume) = self.space.image.locate(Addr(raw.0.rip)) else { return Ok(()) };
         leave_pad(thread, &raw, resume)?;
         thread.move_fault_address(raw.0.rip, resume.pc.0)?;
-        if self.space.breakpoints.get(resume.pc).is_some()
+        if self.space.probes.breakpoints.get(resume.pc).is_some()
             && let Some(task) = self.tasks.get_mut(thread.tid())
         {
             task.counted.push(resume.pc, raw.0.rsp.wrapping_add(u64::from(resume.drop)));

@@ -210,13 +210,15 @@ impl Process {
         if action == 0 {
             return Ok(());
         }
-        let handler = self.tracee.space.memory.read_u64(Addr(action));
+        let handler = self.tracee.space.image.memory.read_u64(Addr(action));
         self.signals.trap_mask.action = match handler {
             Some(0) => TrapAction::Default,
             Some(IGNORE) => TrapAction::Known(IGNORING),
             _ => TrapAction::Unknown,
         };
-        let Some(return_addr) = self.tracee.space.memory.read_word_uncached(Addr(raw.0.rsp)) else { return Ok(()) };
+        let Some(return_addr) = self.tracee.space.image.memory.read_word_uncached(Addr(raw.0.rsp)) else {
+            return Ok(());
+        };
         self.tracee.space.ensure_return_site(Addr(return_addr), thread, raw).map(drop)
     }
 
@@ -247,7 +249,7 @@ impl Process {
         if procfs::has_seccomp(thread.tid()) {
             return Ok(());
         }
-        let Some(mut caller) = self.tracee.space.caller(thread, resume)? else { return Ok(()) };
+        let Some(mut caller) = self.tracee.space.image.caller(thread, resume)? else { return Ok(()) };
         let scratch = caller.borrow_stack();
         let called = caller.exchange_signal_action(SIGTRAP, Addr(0), scratch.at)?;
         match called {
@@ -272,7 +274,7 @@ impl Process {
             self.tracee.warn_once(lost.to_owned());
             return Ok(());
         }
-        let Some(mut caller) = self.tracee.space.caller(thread, resume)? else { return Ok(()) };
+        let Some(mut caller) = self.tracee.space.image.caller(thread, resume)? else { return Ok(()) };
         let scratch = caller.borrow_stack();
         caller.put_action(&scratch, action)?;
         caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))?;

@@ -16,7 +16,7 @@ impl Process {
             return;
         }
         self.settle();
-        if self.tracee.space.judge_slots(&self.tracee.settings.table) {
+        if self.tracee.space.modules.judge_slots(&self.tracee.space.image, &self.tracee.settings.table) {
             // blocks may have come and gone so: what was freed, or leaked, in other ways is not certain either
             self.note_missed_call();
         }
@@ -24,10 +24,15 @@ impl Process {
         let is_fork = self.identity.parent.is_some() && self.identity.images.is_empty();
         let is_silent =
             self.observer.events() == 0 && !self.observer.is_paused() && self.observer.paused_for().is_zero();
-        if is_fork || !is_silent || !self.tracee.space.has_probes() || self.tracee.space.refresh_maps(tid).is_err() {
+        if is_fork
+            || !is_silent
+            || !self.tracee.space.modules.has_probes()
+            || self.tracee.space.refresh_maps(tid).is_err()
+        {
             return;
         }
-        let [by_break, by_mmap] = [Kind::Heap, Kind::Anonymous].map(|kind| size_of(self.tracee.space.mappings(), kind));
+        let [by_break, by_mmap] =
+            [Kind::Heap, Kind::Anonymous].map(|kind| size_of(self.tracee.space.image.mappings(), kind));
         if by_break + by_mmap == 0 {
             return;
         }
@@ -45,7 +50,11 @@ impl Process {
             "no call of an allocator function was seen, though the program had {heap} of memory of its own: it allocates by {advice}"
         );
         // what else asks for memory there is no program's own
-        if by_break > 0 { self.tracee.space.note_blind_spot(text) } else { self.tracee.warn_once(text) }
+        if by_break > 0 {
+            self.tracee.space.modules.findings.note_blind_spot(text)
+        } else {
+            self.tracee.warn_once(text)
+        }
     }
 }
 

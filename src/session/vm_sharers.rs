@@ -86,7 +86,7 @@ impl Process {
     /// The handler that a task may have which shares the memory. None: it has none, or not ours, or is not to make
     /// system calls.
     fn sigtrap_fallback_of_sharer(&self, tid: i32) -> Option<SigtrapFallback> {
-        let handler = self.tracee.space.code.known_sigtrap_fallback()?;
+        let handler = self.tracee.space.image.code.known_sigtrap_fallback()?;
         let catches = procfs::status_signals(tid, "SigCgt").is_some_and(|set| set & SIGTRAP_BIT != 0);
         // A copy of the memory has a copy of the handler, and none of the code for remote calls that is written here.
         let shares = || {
@@ -137,9 +137,9 @@ impl Process {
     /// The same at a stop that nobody has answered yet. Some: this was reported of the child meanwhile.
     pub(super) fn protect_sharer(&mut self, child: &Stopped) -> Option<WaitStatus> {
         self.let_sharer_ignore_trap(child);
-        self.tracee.space.memory.stands_still(Some(child.tid()));
+        self.tracee.space.image.memory.stands_still(Some(child.tid()));
         let given = self.give_sigtrap_fallback_to_sharer(child);
-        self.tracee.space.memory.stands_still(None);
+        self.tracee.space.image.memory.stands_still(None);
         match given {
             Err(TracerError::Overtaken { status, .. }) => return Some(status),
             // It is no worse off than without.
@@ -150,9 +150,9 @@ impl Process {
     }
 
     fn install_sigtrap_fallback_of_sharer(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<()> {
-        self.tracee.space.code.tell_fallback_of_others(handler);
+        self.tracee.space.image.code.tell_fallback_of_others(handler);
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.image.memory };
         handler.install(&mut caller)?;
         self.note_handler_installed();
         Ok(())
@@ -174,7 +174,7 @@ impl Process {
         let Some(handler) = self.sigtrap_fallback_of_sharer(tid) else { return Ok(()) };
         self.signals.sharers.looked.insert(tid, Instant::now());
         let resume = self.resume_registers(thread)?;
-        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.memory };
+        let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.image.memory };
         handler.remove(&mut caller).map(drop)
     }
 

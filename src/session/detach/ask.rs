@@ -44,7 +44,7 @@ impl Teardown {
     ) -> bool {
         let mut waiting = false;
         // Where only a stopped thread's code can be changed, one has to be stopped.
-        let needs_stop = tracee.space.is_refused_while_running() && !tracee.space.breakpoints.is_empty();
+        let needs_stop = tracee.space.image.is_refused_while_running() && !tracee.space.probes.breakpoints.is_empty();
         let may_sleep_on = !self.exit_kill && !needs_stop && !asked.everyone;
         for tid in tracee.tasks.tids() {
             let is_last = self.last_to_detach.is_some_and(|(last, _)| last == tid);
@@ -146,7 +146,7 @@ impl Tracee {
     /// Whether a sleeping thread stands neither in code of ours nor behind a breakpoint that it has just hit.
     fn stands_clear(&self, group: i32, tid: i32) -> bool {
         match procfs::position(group, tid) {
-            Position::Blocked { pc, .. } => self.space.locate(pc) == PcLocation::Program,
+            Position::Blocked { pc, .. } => self.space.image.locate(pc) == PcLocation::Program,
             Position::Running | Position::Unknown => false,
         }
     }

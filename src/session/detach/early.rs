@@ -42,7 +42,11 @@ impl Process {
         if !self.tracee.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
             return false;
         }
-        self.tracee.space.executed(raw, at).is_some_and(|executed| files::changes_rights(tid, &executed))
+        self.tracee
+            .space
+            .modules
+            .executed(&self.tracee.space.image, raw, at)
+            .is_some_and(|executed| files::changes_rights(tid, &executed))
     }
 
     /// The only thread of a followed child stands at execve(2), of a file that gives other rights, or asks for another
@@ -55,11 +59,16 @@ impl Process {
         at: Addr,
     ) -> Result<Action> {
         self.settle();
-        let name = self.tracee.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
+        let name = self
+            .tracee
+            .space
+            .modules
+            .executed(&self.tracee.space.image, raw, at)
+            .map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.tracee.space.restore(self.tracee.whose_threads())?;
         self.uninstall_sigtrap_fallback(thread)?;
         pass_trap_to(thread, raw, at)?;
-        self.tracee.space.clear_own_code(None);
+        self.tracee.space.image.clear_own_code(None);
         self.children.untraced += 1;
         self.children.untraced_names.push(name);
         (self.teardown.detached_early, self.teardown.detached) = (true, true);
@@ -85,11 +94,11 @@ impl Process {
     pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
         self.settle();
         self.await_existing();
-        self.tracee.space.set_aside_for(child)?;
+        self.tracee.space.image.set_aside_for(child)?;
         if self.tracee.tasks.has_several_threads() {
             self.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
-            self.tracee.space.note_blind_spot(
+            self.tracee.space.modules.findings.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
                     .to_owned(),
@@ -102,22 +111,22 @@ impl Process {
     pub(in crate::session) fn on_vfork_done(&mut self, tid: i32, thread: &Stopped, stops: &mut Stops) -> Result<()> {
         let Ok(child) = i32::try_from(thread.event_message()?) else { return Ok(()) };
         stops.end_vfork(child);
-        if self.tracee.space.is_aside_for(child) {
+        if self.tracee.space.image.is_aside_for(child) {
             self.settle();
             self.await_existing();
             self.observer.observe(EngineReport::CallsUnseen);
             self.tracee.tasks.forget_counted_in_gap();
-            self.tracee.space.memory.new_stop(tid);
+            self.tracee.space.image.memory.new_stop(tid);
             self.release_dropped_sites();
             self.refresh_modules(tid);
             // A thread that has run meanwhile may stand between the instructions that a jump would overwrite.
-            if self.tracee.space.is_last_aside(child)
+            if self.tracee.space.image.is_last_aside(child)
                 && self.jump.on().is_some()
                 && self.tracee.tasks.has_several_threads()
             {
                 self.jump.go_back_to_stops(&mut self.tracee, Cause::SetAside)?;
             }
-            self.tracee.space.take_up_after(child)?;
+            self.tracee.space.image.take_up_after(child)?;
             self.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
         }

@@ -75,7 +75,7 @@ impl Process {
                 return Ok(Prepared::RunOn(0));
             }
             WaitStatus::EventStop
-                if self.tracee.space.locate(Addr(thread.registers()?.0.rip)) == PcLocation::RemoteCall =>
+                if self.tracee.space.image.locate(Addr(thread.registers()?.0.rip)) == PcLocation::RemoteCall =>
             {
                 self.tracee.interrupt(tid)?;
                 return Ok(Prepared::RunOn(0));
@@ -91,7 +91,7 @@ impl Process {
                     self.tracee.leave_pad(thread)?;
                     0
                 } else if signal == SIGTRAP
-                    && self.tracee.space.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
+                    && self.tracee.space.image.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
                     && thread.is_breakpoint_trap()?
                 {
                     self.repair_trap_for_detach(thread, &raw, trap)?;
@@ -134,19 +134,19 @@ impl Tracee {
         if raw.0.eflags & RESUME_FLAG != 0 && thread.is_breakpoint_trap()? {
             return Ok(true);
         }
-        Ok(self.space.code.patches().is_or_was_at(Addr(raw.0.rip)) && !thread.has_signal_to_deliver()?)
+        Ok(self.space.image.code.patches().is_or_was_at(Addr(raw.0.rip)) && !thread.has_signal_to_deliver()?)
     }
 
     /// Whether a thread has hit a breakpoint, whose signal still waits to be delivered.
     fn stands_behind_trap(&self, thread: &Stopped) -> Result<bool> {
-        let location = self.space.locate(Addr(thread.registers()?.0.rip));
+        let location = self.space.image.locate(Addr(thread.registers()?.0.rip));
         Ok(matches!(location, PcLocation::BehindTrap(_)) && procfs::has_pending(thread.tid(), SIGTRAP)?)
     }
 
     /// Moves a stopped thread out of a pad, to the original code.
     pub(super) fn leave_pad(&self, thread: &Stopped) -> Result<()> {
         let raw = thread.registers()?;
-        match self.space.locate(Addr(raw.0.rip)) {
+        match self.space.image.locate(Addr(raw.0.rip)) {
             PcLocation::Pad(resume) => leave_pad(thread, &raw, resume),
             // What was moved is back where it belongs.
             PcLocation::Moved(at) => leave_pad(thread, &raw, Resume::at(at)),

@@ -29,7 +29,7 @@ pub(in crate::session) enum AddedMemory {
 impl Teardown {
     /// A detach begins.
     pub(super) fn note_added_memory(&mut self, tracee: &Tracee, jump: &JumpEngine) {
-        let was_left = || tracee.space.mappings().iter().any(crate::image::maps::Mapping::is_heaptrace_s);
+        let was_left = || tracee.space.image.mappings().iter().any(crate::image::maps::Mapping::is_heaptrace_s);
         let is_there = jump.on().is_some() || was_left();
         if matches!(self.added, AddedMemory::None | AddedMemory::Shared) && is_there {
             let is_shared = tracee.tasks.has_sharers();

@@ -15,7 +15,7 @@ impl Teardown {
         if let Err(error) = tracee.space.restore(tracee.whose_threads()) {
             tracing::warn!("the target's code could not be restored: {error}");
             // A process that dies of it takes its memory with it: what was missing must be known then.
-            self.unrestored_probes = tracee.space.breakpoints.len();
+            self.unrestored_probes = tracee.space.probes.breakpoints.len();
         } else if self.exit.is_none() && procfs::state(tracee.pid, tracee.pid).is_some() {
             self.unrestored_probes = 0;
         }
@@ -56,9 +56,9 @@ impl Process {
     /// Every thread was seen outside the pads: empties them, but for the SIGTRAP fallback if it could not be taken out.
     pub(super) fn clear_pads(&mut self) {
         let others =
-            || self.tracee.space.code.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_sharers());
+            || self.tracee.space.image.code.known_sigtrap_fallback().filter(|_| self.is_sigtrap_fallback_in_sharers());
         let kept = self.signals.fallback.handler().or_else(others);
-        self.tracee.space.clear_own_code(kept);
+        self.tracee.space.image.clear_own_code(kept);
     }
 
     /// At the end of a detach: which threads could not be detached from. If there are none, the pads are emptied.

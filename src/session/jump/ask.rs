@@ -102,7 +102,7 @@ impl JumpEngine {
         regs: &Regs,
     ) -> Option<(Stub, Regs)> {
         let jump = self.on()?;
-        match jump.place(jump.cell_of(tid)).undo(regs, jump.shared(), &mut tracee.space.memory) {
+        match jump.place(jump.cell_of(tid)).undo(regs, jump.shared(), &mut tracee.space.image.memory) {
             Some(Undone::NotBegun(stub, entered)) => Some((stub, entered)),
             _ => None,
         }
@@ -127,7 +127,7 @@ impl JumpEngine {
         if stub.way == StubKind::Free && !tracee.settings.free_stacks {
             self.publish_caller(tracee, &entered);
         }
-        let Some(breakpoint) = tracee.space.breakpoints.get(stub.entry).copied() else {
+        let Some(breakpoint) = tracee.space.probes.breakpoints.get(stub.entry).copied() else {
             thread.pass_trap(&at_entry, &entered)?;
             return Ok(None);
         };
@@ -150,7 +150,7 @@ impl JumpEngine {
             && let JumpState::On(jump) = &mut self.state
         {
             let verdict = if is_own { Nested::Own } else { Nested::Part };
-            let caller = tracee.space.memory.read_u64(Addr(call.entered.sp())).map(Addr).unwrap_or_default();
+            let caller = tracee.space.image.memory.read_u64(Addr(call.entered.sp())).map(Addr).unwrap_or_default();
             jump.judge_nested(outer.function(), call.stub.function, caller, verdict);
         }
     }
@@ -178,14 +178,14 @@ impl JumpEngine {
         entered: &Regs,
     ) {
         let Some(Probe { function, engine: Engine::Trap, .. }) = breakpoint.purposes.entry else { return };
-        if tracee.space.wrapper_at(at).is_some() || tracee.settings.table.is_mapping(function) {
+        if tracee.space.modules.wrapper_at(at).is_some() || tracee.settings.table.is_mapping(function) {
             return;
         }
         let Some(known) = tracee.settings.table.get(function) else { return };
         let cause = self.on().and_then(|jump| jump.at_stops.get(&at)).copied().unwrap_or(Cause::OtherModule);
         self.account.fallbacks.note_function(cause, &known.name);
         let kind = known.kind;
-        let caller = tracee.space.memory.read_u64(Addr(entered.sp()));
+        let caller = tracee.space.image.memory.read_u64(Addr(entered.sp()));
         let Some((FunctionKind::Free { ptr, .. }, caller)) = Some(kind).zip(caller) else { return };
         let block = entered.arguments().get(usize::from(ptr.0)).copied().unwrap_or(0);
         let JumpState::On(jump) = &mut self.state else { return };
@@ -197,8 +197,8 @@ impl JumpEngine {
     /// Whether a free that asks was recorded already, by a function that has passed it on. From here on it is the
     /// latest of its thread.
     fn was_recorded_before_passed_on(&mut self, tracee: &mut Tracee, tid: i32, stub: &Stub, entered: &Regs) -> bool {
-        let Some(caller) = tracee.space.memory.read_u64(Addr(entered.sp())) else { return false };
-        let by_allocator = tracee.space.is_called_by_allocator(Addr(caller));
+        let Some(caller) = tracee.space.image.memory.read_u64(Addr(entered.sp())) else { return false };
+        let by_allocator = tracee.space.modules.is_called_by_allocator(&tracee.space.image, Addr(caller));
         let [block, ..] = entered.arguments();
         let JumpState::On(jump) = &mut self.state else { return false };
         let Some(owner) = jump.cell_of(tid).and_then(|cell| jump.owner_mut(cell)) else { return false };
@@ -262,8 +262,8 @@ impl JumpEngine {
             args: [frame.args[0], frame.args[1], frame.args[2], 0, 0, 0],
             sp: frame.slot.0,
             return_addr: frame.caller,
-            module: tracee.space.module_at(entry_addr?),
-            caller_module: tracee.space.module_at(frame.caller),
+            module: tracee.space.modules.module_at(entry_addr?),
+            caller_module: tracee.space.modules.module_at(frame.caller),
             caller_is_allocator: facts.caller_is_allocator,
             is_wrapper: false,
             wrapper: None,
@@ -271,7 +271,7 @@ impl JumpEngine {
             family: facts.family,
             interval,
         };
-        observer.define_stacks(tracee.space.unwinder.stacks());
+        observer.define_stacks(tracee.space.modules.unwinder.stacks());
         let by = Call { function, task, stack, family: facts.family, align: None, interval };
         let missed = facts.missed.filter(|_| began.is_none());
         let recorded = began.map(|began| began.recorded).or(was_counted.then_some(Recorded::Failure));
@@ -284,7 +284,7 @@ impl JumpEngine {
         const SLOT: u64 = 112;
         const RESULT: u64 = 104;
         let slot = Addr(regs.sp().wrapping_add(SLOT));
-        let result = tracee.space.memory.read_u64(Addr(regs.sp().wrapping_add(RESULT))).unwrap_or(0);
+        let result = tracee.space.image.memory.read_u64(Addr(regs.sp().wrapping_add(RESULT))).unwrap_or(0);
         let Some(jump) = self.on() else { return };
         if let Some(frame) = frames::at_slot(jump.shared(), jump.cell_of(tid), slot) {
             self.tell_end(tracee, observer, tid, &frame, result);
@@ -304,7 +304,7 @@ impl JumpEngine {
             return;
         }
         let Some(task) = tracee.tasks.get(tid).map(|task| task.id) else { return };
-        let out = tracee.space.memory.read_u64(Addr(frame.args[0])).map(Addr);
+        let out = tracee.space.image.memory.read_u64(Addr(frame.args[0])).map(Addr);
         let Self { state: JumpState::On(jump), account } = self else { return };
         let began = jump.owner_mut(frame.cell).and_then(|owner| owner.take_began(frame));
         let stack = match began {
@@ -313,7 +313,7 @@ impl JumpEngine {
         };
         let facts = jump.facts_of(tracee, frame.function(), stack, frame.caller, true);
         let interval = jump.interval_of(frame.picked());
-        observer.define_stacks(tracee.space.unwinder.stacks());
+        observer.define_stacks(tracee.space.modules.unwinder.stacks());
         let part = Part {
             task,
             function: FunctionId(frame.function()),

@@ -49,8 +49,8 @@ impl JumpEngine {
         // who stopped last may have ended, and what it had in its memory may have changed
         let lives = |task: &&Task| task.role == Role::Thread && !task.ending;
         let first = tracee.tasks.get(tracee.pid).filter(lives).or_else(|| tracee.tasks.iter().find(lives));
-        let reader = tracee.space.memory.reader();
-        tracee.space.memory.new_stop(first.map_or(reader, |task| task.id.tid));
+        let reader = tracee.space.image.memory.reader();
+        tracee.space.image.memory.new_stop(first.map_or(reader, |task| task.id.tid));
         let told = observer.events();
         let mut deadline = None;
         let mut records = std::mem::take(&mut jump.batch);
@@ -73,7 +73,7 @@ impl JumpEngine {
                 let next = jump.merge.take(&jump.region.mapping, most as usize, &mut records);
                 observer.model().look_ahead(records.iter().map(|(_, record)| record.block()));
                 let may_be_plain = jump.sampling.is_none() && observer.takes_all();
-                observer.define_stacks(tracee.space.unwinder.stacks());
+                observer.define_stacks(tracee.space.modules.unwinder.stacks());
                 for (cell, record) in &records {
                     if !(may_be_plain && plain::take(observer, jump, *cell, record, time_ns)) {
                         jump.take_record(tracee, observer, account, (*cell, record), time_ns);
@@ -114,7 +114,7 @@ impl JumpEngine {
         jump.note_recording(account, observer.events().saturating_sub(told));
         jump.note_dropped(observer);
         jump.tell_counted(observer, account);
-        tracee.space.memory.new_stop(reader);
+        tracee.space.image.memory.new_stop(reader);
     }
 
     /// The thread of the cell has found no room for its record with the number `head`. It finds some when it looks
@@ -203,7 +203,7 @@ impl Jump {
         let is_walked = !matches!(record.stack, RecordedStack::Caller(_));
         let facts = self.facts_of(tracee, record.function, stack, Addr(record.caller), is_walked);
         // readers must know each stack whose facts are kept: the next call of it is a plain one
-        observer.define_stacks(tracee.space.unwinder.stacks());
+        observer.define_stacks(tracee.space.modules.unwinder.stacks());
         if self.is_passed_on(cell, record, &facts) {
             return;
         }
@@ -266,16 +266,19 @@ impl Jump {
                     .get(FunctionId(function))
                     .is_some_and(|function| matches!(function.kind, FunctionKind::Free { .. }));
                 let space = &mut tracee.space;
-                let wrapper = space.wrapper_at(caller.sub(1));
+                let wrapper = space.modules.wrapper_at(caller.sub(1));
                 // What can't be told yet may be told next time: a slot of the global offset table that is not resolved.
                 let (family, may_be_kept) = match wrapper {
-                    Some(_) => space.family_through_wrapper(stack),
+                    Some(_) => space.modules.family_through_wrapper(&space.image, stack),
                     None => {
-                        let family = space.family_of_call(stub.entry, caller, frees);
-                        (family, family.is_some() || space.is_callee_known(caller))
+                        let family = space.modules.family_of_call(&space.image, stub.entry, caller, frees);
+                        (family, family.is_some() || space.modules.is_callee_known(caller))
                     }
                 };
-                let known = CallerFacts { family, caller_is_allocator: space.is_called_by_allocator(caller) };
+                let known = CallerFacts {
+                    family,
+                    caller_is_allocator: space.modules.is_called_by_allocator(&space.image, caller),
+                };
                 // Who has called a wrapper depends on the stack.
                 if may_be_kept && wrapper.is_none() {
                     self.facts.insert(function, caller, known);
@@ -283,7 +286,7 @@ impl Jump {
                 (known, may_be_kept)
             }
         };
-        let stacks = || tracee.space.unwinder.stacks();
+        let stacks = || tracee.space.modules.unwinder.stacks();
         let missed = walked.then(|| missed_of(stacks(), stack, tracee.settings.max_depth)).flatten();
         let CallerFacts { family, caller_is_allocator } = known;
         let facts = Facts { family, caller_is_allocator, missed };

@@ -49,7 +49,7 @@ impl JumpEngine {
         if self.on().is_none() {
             return Ok(());
         }
-        tracee.space.memory.new_stop(tid);
+        tracee.space.image.memory.new_stop(tid);
         self.take_out_of_routine(tracee, observer, thread)?;
         let Some(jump) = self.on() else { return Ok(()) };
         let Some(cell) = jump.cell_of(tid) else { return Ok(()) };
@@ -62,7 +62,7 @@ impl JumpEngine {
         let Some(jump) = self.on() else { return false };
         let Some(cell) = jump.cell_of(tid) else { return false };
         let all = frames::of_cell(jump.shared(), cell);
-        tracee.space.memory.new_stop(tid);
+        tracee.space.image.memory.new_stop(tid);
         all.iter().any(|frame| jump.is_ours_at(tracee, frame.slot))
     }
 
@@ -75,7 +75,7 @@ impl JumpEngine {
         resume: RawRegs,
     ) -> Result<Stays> {
         let tid = thread.tid();
-        tracee.space.memory.new_stop(tid);
+        tracee.space.image.memory.new_stop(tid);
         let mut standing = vec![Standing::new(tid, Addr(resume.0.rip), Addr(resume.0.rsp))];
         let mut is_known = true;
         for other in tracee.tasks.tids().into_iter().filter(|other| *other != tid) {
@@ -97,7 +97,7 @@ impl JumpEngine {
             stays.needed += REGION_SIZE + left.shared_size;
             if is_clear && rest > 0 {
                 stays.needed -= rest;
-                let caller = tracee.space.caller(thread, resume)?;
+                let caller = tracee.space.image.caller(thread, resume)?;
                 let rest_at = left.shared.add(COPY_AREA);
                 let is_gone = caller.map_or(Ok(false), |mut caller| region::unmap(&mut caller, rest_at, rest))?;
                 stays.refused += if is_gone { 0 } else { rest };
@@ -143,15 +143,15 @@ fn is_needed(tracee: &mut Tracee, left: &LeftRegion, is_own: bool, standing: &[S
     let frames =
         (0..CELLS).flat_map(|cell| (0..FRAMES).map(move |frame| cell_at(cell) + CELL_FRAMES + frame * FRAME_SIZE));
     frames.into_iter().any(|frame| {
-        let slot = tracee.space.memory.read_u64(left.shared.add(frame + FRAME_SLOT)).filter(|slot| *slot != 0);
-        let returns_to = slot.and_then(|slot| tracee.space.memory.read_u64(Addr(slot)));
+        let slot = tracee.space.image.memory.read_u64(left.shared.add(frame + FRAME_SLOT)).filter(|slot| *slot != 0);
+        let returns_to = slot.and_then(|slot| tracee.space.image.memory.read_u64(Addr(slot)));
         returns_to.is_some_and(leads_back)
     })
 }
 
 /// Returns how many bytes stay all the same.
 fn give_back(tracee: &mut Tracee, thread: &Stopped, resume: RawRegs, left: &LeftRegion) -> Result<u64> {
-    match tracee.space.caller(thread, resume)? {
+    match tracee.space.image.caller(thread, resume)? {
         Some(mut caller) => region::give_back(&mut caller, left.code, left.shared, left.shared_size),
         None => Ok(REGION_SIZE + left.shared_size),
     }
@@ -160,13 +160,13 @@ fn give_back(tracee: &mut Tracee, thread: &Stopped, resume: RawRegs, left: &Left
 impl Jump {
     /// Whether the word on a stack at `slot` leads to the routine.
     fn is_ours_at(&self, tracee: &mut Tracee, slot: Addr) -> bool {
-        tracee.space.memory.read_u64(slot).is_some_and(|addr| self.contains(Addr(addr)))
+        tracee.space.image.memory.read_u64(slot).is_some_and(|addr| self.contains(Addr(addr)))
     }
 
     /// Writes the caller's address to where it belongs, if ours stands there.
     pub(super) fn put_back(&self, tracee: &mut Tracee, frame: &frames::Frame) -> Result<()> {
         if self.is_ours_at(tracee, frame.slot) {
-            write_word(&mut tracee.space.memory, frame.slot, frame.caller.0)?;
+            write_word(&mut tracee.space.image.memory, frame.slot, frame.caller.0)?;
         }
         Ok(())
     }

@@ -27,15 +27,15 @@ impl JumpEngine {
         raw: &RawRegs,
     ) -> Result<()> {
         let Some(code) = self.on().map(|jump| jump.region.code) else { return Ok(()) };
-        tracee.space.stop_routine()?;
+        tracee.space.image.stop_routine()?;
         self.go_back_to_stops(tracee, Cause::Locked)?;
-        let Some(shared) = tracee.space.memory.read_u64(code.add(STATE_SHARED)) else { return Ok(()) };
-        let Some(mut caller) = tracee.space.caller(thread, raw.before_trap())? else { return Ok(()) };
+        let Some(shared) = tracee.space.image.memory.read_u64(code.add(STATE_SHARED)) else { return Ok(()) };
+        let Some(mut caller) = tracee.space.image.caller(thread, raw.before_trap())? else { return Ok(()) };
         let (rest, size) = (Addr(shared).add(COPY_AREA), SHARED_SIZE - COPY_AREA);
         if tracee.tasks.len() == 1 {
             region::unmap(&mut caller, rest, size)?;
         } else if region::fence(&mut caller, rest, size)? {
-            write_word(&mut tracee.space.memory, code.add(STATE_FENCED), 1)?;
+            write_word(&mut tracee.space.image.memory, code.add(STATE_FENCED), 1)?;
         }
         Ok(())
     }

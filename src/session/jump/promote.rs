@@ -90,7 +90,7 @@ impl JumpEngine {
         };
         let at = Addr(entry.raw.before_trap().0.rip);
         // What only passes a call on does not tell which allocator it is that is busy.
-        if !entry.is_selected || tracee.space.has_deferred() || tracee.space.wrapper_at(at) == Some(at) {
+        if !entry.is_selected || tracee.space.probes.has_deferred() || tracee.space.modules.wrapper_at(at) == Some(at) {
             return Ok(());
         }
         self.state = JumpState::Off;
@@ -176,7 +176,7 @@ fn try_to_promote(
     if tracee.tasks.has_sharers() {
         return Ok(Promoted::Later("it shares its memory with a child"));
     }
-    if tracee.space.is_refused_while_running() && has_threads {
+    if tracee.space.image.is_refused_while_running() && has_threads {
         return Ok(Promoted::Later("it has threads, and this kernel lets code be written in stopped processes only"));
     }
     if tracee.settings.libunwind {
@@ -185,13 +185,13 @@ fn try_to_promote(
     if let Some(why) = JumpIneligible::of_thread(tid) {
         return Ok(Promoted::No(why.to_string()));
     }
-    if tracee.space.shows_python() {
+    if tracee.space.python.shows_python() {
         return Ok(Promoted::No(JumpIneligible::Python.to_string()));
     }
     if tracee.settings.perturb {
         return Ok(Promoted::No(JumpIneligible::Perturb.to_string()));
     }
-    if tracee.space.walks_stacks_of_callers(tracee.pid, at) {
+    if tracee.space.modules.walks_stacks_of_callers(tracee.pid, at) {
         return Ok(Promoted::No(JumpIneligible::WalksStacks.to_string()));
     }
     let is_guarded = has_own_operators(tracee, at) && tracee.space.guard_unwinders(thread, raw)?;
@@ -201,10 +201,17 @@ fn try_to_promote(
         return Ok(Promoted::Later(NONE_FIT));
     };
     if is_guarded {
-        wrapped.extend(tracee.space.guard_candidates().into_iter().map(|guard| (guard, StubKind::Guard)));
+        wrapped.extend(
+            tracee
+                .space
+                .probes
+                .guard_candidates(&tracee.space.modules)
+                .into_iter()
+                .map(|guard| (guard, StubKind::Guard)),
+        );
     }
     let candidates: Vec<_> = wrapped.iter().map(|(candidate, _)| *candidate).collect();
-    let led_into = tracee.space.led_into(&candidates);
+    let led_into = tracee.space.entries.led_into(&tracee.space.image, &mut tracee.space.modules, &candidates);
     let mut awaiting = Awaiting { tracee, observer, progress: &account.progress, stops };
     let standing = match awaiting.standstill(tid, &candidates)? {
         Standstill::Reached(standing) => standing,
@@ -214,7 +221,7 @@ fn try_to_promote(
     let Some((code, shared)) = tracee.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
         return Ok(Promoted::No("there is no room for it in the program's address space".to_owned()));
     };
-    let Some(mut caller) = tracee.space.caller(thread, raw.before_trap())? else {
+    let Some(mut caller) = tracee.space.image.caller(thread, raw.before_trap())? else {
         return Ok(Promoted::No("there is no room for a system call in the program's code".to_owned()));
     };
     let region = match Region::set_up(&mut caller, code, shared) {
@@ -259,7 +266,7 @@ fn try_to_promote(
             is_sampled: interval > 0,
         };
         let at = code.add(STUBS + number * STUB_SIZE);
-        let original = tracee.space.original_bytes(candidate.addr, JUMP_LEN);
+        let original = tracee.space.image.original_bytes(candidate.addr, JUMP_LEN);
         let patch = jump_to(candidate.addr, at).and_then(|jump| Patch::new(&original, &jump));
         let stub_bytes = assemble(&stub, code, number, &labels);
         let has_room = stub_bytes.is_some_and(|bytes| {
@@ -275,11 +282,11 @@ fn try_to_promote(
         jumps.push((candidate.addr, patch, placed.addr));
     }
     // All of it at once: each writing takes as long as the next.
-    tracee.space.code.write_jump_code(&mut tracee.space.memory, code, &image)?;
+    tracee.space.image.code.write_jump_code(&mut tracee.space.image.memory, code, &image)?;
     if stubs.iter().all(|stub: &Stub| stub.way == StubKind::Guard || stub.is_told()) {
         return Ok(Promoted::No(NONE_FIT.to_owned()));
     }
-    write_word(&mut tracee.space.memory, code.add(STATE_SHARED), shared.0)?;
+    write_word(&mut tracee.space.image.memory, code.add(STATE_SHARED), shared.0)?;
     // what calls look into from the first one on
     region.mapping.allocate(0, NESTED + NESTED_KEYS * 16);
     region.mapping.allocate(INDEX_AREA + 4 * INDEX_LEAST, 4 * INDEX_LEAST);
@@ -291,13 +298,13 @@ fn try_to_promote(
     let most = tracee.settings.max_overhead;
     let sampling = (interval > 0).then(|| Sampling::begin(&region.mapping, interval, most, observer.model()));
     for ask in asks {
-        tracee.space.code.place(&mut tracee.space.memory, code.add(ask), Patch::int3(NOP))?;
+        tracee.space.image.code.place(&mut tracee.space.image.memory, code.add(ask), Patch::int3(NOP))?;
     }
     let switch = Patch::switch(Active::Off as u8, Active::Record as u8);
-    tracee.space.code.place(&mut tracee.space.memory, code.add(STATE_ACTIVE), switch)?;
+    tracee.space.image.code.place(&mut tracee.space.image.memory, code.add(STATE_ACTIVE), switch)?;
     let threads = if has_threads { tracee.whose_threads() } else { Threads::Stand };
     if let Err(error) = tracee.space.place_jumps(&jumps, threads) {
-        tracee.space.code.lift(&mut tracee.space.memory, code.add(STATE_ACTIVE))?;
+        tracee.space.image.code.lift(&mut tracee.space.image.memory, code.add(STATE_ACTIVE))?;
         return Ok(Promoted::No(format!("its code can't be changed: {error}")));
     }
     let told: Vec<u16> = stubs.iter().filter(|stub| stub.is_told()).map(|stub| stub.function).collect();
@@ -339,20 +346,20 @@ fn try_to_promote(
 
 /// Whether the module that `at` lies in has operators new and delete of its own.
 fn has_own_operators(tracee: &Tracee, at: Addr) -> bool {
-    let module = tracee.space.module_at(at);
+    let module = tracee.space.modules.module_at(at);
     let table = &tracee.settings.table;
     let is_operator = |function| table.get(function).is_some_and(|function| function.family.is_operator());
-    let candidates = tracee.space.jump_candidates(table);
+    let candidates = tracee.space.probes.jump_candidates(&tracee.space.modules, table);
     candidates.iter().any(|candidate| candidate.module == module && is_operator(candidate.function))
 }
 
 /// The functions that are wrapped, and how: those of the module that `at` lies in. And why the others, by their
 /// addresses, are seen at stops. `is_guarded`: whether exceptions may leave them.
 fn to_wrap(tracee: &Tracee, at: Addr, is_guarded: bool) -> (Vec<(Candidate, StubKind)>, FxHashMap<Addr, Cause>) {
-    let module = tracee.space.module_at(at);
+    let module = tracee.space.modules.module_at(at);
     let (mut wrapped, mut functions) = (Vec::new(), FxHashSet::default());
     let mut at_stops = FxHashMap::default();
-    for candidate in tracee.space.jump_candidates(&tracee.settings.table) {
+    for candidate in tracee.space.probes.jump_candidates(&tracee.space.modules, &tracee.settings.table) {
         // Records have the function's number only: of several modules' one is recorded, the allocator's own.
         if candidate.is_told && functions.contains(&candidate.function) {
             at_stops.insert(candidate.addr, Cause::OtherModule);
@@ -404,7 +411,7 @@ fn way_to_wrap(
 /// Return breakpoints stay only where calls in progress return: the routine sees all others.
 fn withdraw_returns(tracee: &mut Tracee, observer: &Observer) {
     let sites: Vec<Addr> =
-        tracee.space.breakpoints.iter().filter(|(_, b)| b.purposes.returns).map(|(addr, _)| addr).collect();
+        tracee.space.probes.breakpoints.iter().filter(|(_, b)| b.purposes.returns).map(|(addr, _)| addr).collect();
     for site in sites {
         let done = if observer.awaits(site) {
             tracee.space.demote_return_site(site);

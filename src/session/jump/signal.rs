@@ -52,7 +52,7 @@ impl JumpEngine {
         if self.on().is_none() {
             return Ok(());
         }
-        tracee.space.memory.new_stop(thread.tid());
+        tracee.space.image.memory.new_stop(thread.tid());
         let raw = self.take_out_of_routine(tracee, observer, thread)?;
         self.hand_over(tracee, observer, thread, &raw)?;
         Ok(())
@@ -71,7 +71,7 @@ impl JumpEngine {
             raw.set_regs(&regs);
             thread.set_registers(&raw)?;
         }
-        if let PcLocation::Moved(at) = tracee.space.locate(Addr(raw.0.rip))
+        if let PcLocation::Moved(at) = tracee.space.image.locate(Addr(raw.0.rip))
             && let Some(regs) = self.run_moved(tracee, at, raw.regs())
         {
             raw.set_regs(&regs);
@@ -83,7 +83,7 @@ impl JumpEngine {
     /// Where a thread in the routine goes instead. None if it is not there.
     fn undo(&mut self, tracee: &mut Tracee, observer: &mut Observer, tid: i32, raw: &RawRegs) -> Option<Regs> {
         let jump = self.on()?;
-        let undone = jump.place(jump.cell_of(tid)).undo(&raw.regs(), jump.shared(), &mut tracee.space.memory);
+        let undone = jump.place(jump.cell_of(tid)).undo(&raw.regs(), jump.shared(), &mut tracee.space.image.memory);
         match undone {
             None => None,
             Some(Undone::NotBegun(_, regs)) => Some(regs),
@@ -109,9 +109,9 @@ impl JumpEngine {
     fn run_moved(&self, tracee: &mut Tracee, mut at: Addr, mut regs: Regs) -> Option<Regs> {
         let jump = self.on()?;
         let entry = jump.stubs.iter().map(|stub| stub.entry).find(|entry| at > *entry && at.0 - entry.0 < LONGEST)?;
-        let end = tracee.space.moved_end(entry)?;
+        let end = tracee.space.image.moved_end(entry)?;
         while (entry..end).contains(&at) {
-            let code = tracee.space.original_bytes(at, 15);
+            let code = tracee.space.image.original_bytes(at, 15);
             let push = match *code.first_chunk::<2>()? {
                 [REX_B, push] if PUSH.contains(&push) => Some((usize::from(push - PUSH.start()) + 8, 2)),
                 [push, _] if PUSH.contains(&push) => Some((usize::from(push - PUSH.start()), 1)),
@@ -121,14 +121,14 @@ impl JumpEngine {
                 Some((number, len)) => {
                     let value = regs.gpr.get(dwarf_number(number)?).copied()?;
                     let sp = regs.sp().wrapping_sub(8);
-                    write_word(&mut tracee.space.memory, Addr(sp), value).ok()?;
+                    write_word(&mut tracee.space.image.memory, Addr(sp), value).ok()?;
                     regs.gpr[reg::RSP] = sp;
                     at = at.add(len);
                 }
                 None => {
                     let StepOver::Emulate(instruction) = plan(&code, at).ok()?.step else { return None };
                     regs.rip = at.0;
-                    if instruction.run(&mut regs, &mut tracee.space.original_memory()) != Outcome::Done {
+                    if instruction.run(&mut regs, &mut tracee.space.image.original_memory()) != Outcome::Done {
                         return None;
                     }
                     // perhaps elsewhere
@@ -187,9 +187,9 @@ impl JumpEngine {
         tracee.warn_once(FAULTED.to_owned());
         // what could not be fetched is not there any more, and must not be jumped to
         if signal == SIGSEGV && at == pc.0 {
-            tracee.space.forget_routine()?;
+            tracee.space.image.forget_routine()?;
         } else {
-            tracee.space.stop_routine()?;
+            tracee.space.image.stop_routine()?;
         }
         self.go_back_to_stops(tracee, Cause::Unusable)?;
         // nobody knows where it would go on

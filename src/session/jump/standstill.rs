@@ -70,7 +70,7 @@ impl Standing {
         while at < end {
             let wanted = usize::try_from((end - at).min(PIECE)).unwrap_or(0);
             let Some(bytes) = piece.get_mut(..wanted) else { return false };
-            let read = tracee.space.memory.read_uncached(Addr(at), bytes);
+            let read = tracee.space.image.memory.read_uncached(Addr(at), bytes);
             let words = bytes.get(..read).unwrap_or_default().chunks_exact(8);
             let mut words = words.map(|word| word.try_into().map(u64::from_le_bytes).unwrap_or(0));
             if words.any(leads_there) {
@@ -171,7 +171,7 @@ impl Awaiting<'_> {
     fn stand_of(&self, tid: i32, replaced: &[Range<u64>]) -> Result<Stand> {
         let is_inside = |pc: u64| {
             replaced.iter().any(|range| range.contains(&pc))
-                || !matches!(self.tracee.space.locate(Addr(pc)), PcLocation::Program | PcLocation::BehindTrap(_))
+                || !matches!(self.tracee.space.image.locate(Addr(pc)), PcLocation::Program | PcLocation::BehindTrap(_))
         };
         if let Some((_, status, stopped)) = self.stops.waiting.iter().find(|(waiting, ..)| *waiting == tid) {
             // it executes nothing more, wherever it stands

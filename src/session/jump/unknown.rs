@@ -44,14 +44,14 @@ impl Jump {
                 let mut regs = Regs::default();
                 regs.gpr[reg::RSP] = CallerAlone::PLACE.0;
                 let space = &mut tracee.space;
-                let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-                let unwound = space.unwinder.unwind_at_entry(&regs, &mut CallerAlone { caller, target }, 1);
+                let target = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
+                let unwound = space.modules.unwinder.unwind_at_entry(&regs, &mut CallerAlone { caller, target }, 1);
                 self.publish(tracee, unwound);
                 self.callers.insert(caller, unwound.stack);
                 unwound.stack
             }
             RecordedStack::Known(id) | RecordedStack::Caller(id) => {
-                let known = tracee.space.unwinder.stacks().contains(StackId(id));
+                let known = tracee.space.modules.unwinder.stacks().contains(StackId(id));
                 if known { StackId(id) } else { StackId::EMPTY }
             }
             RecordedStack::Copied(copy) => {
@@ -70,9 +70,9 @@ impl Jump {
     fn unwind_copy(&mut self, tracee: &mut Tracee, copy: u32) -> Option<(StackId, Copied)> {
         let (regs, copied) = CopiedStack::of(self.shared(), copy)?;
         let space = &mut tracee.space;
-        let target = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-        let mut memory = CopiedMemory { copied, target, maps: &space.maps };
-        let unwound = space.unwinder.unwind_at_entry(&regs, &mut memory, tracee.settings.max_depth);
+        let target = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
+        let mut memory = CopiedMemory { copied, target, maps: &space.image.maps };
+        let unwound = space.modules.unwinder.unwind_at_entry(&regs, &mut memory, tracee.settings.max_depth);
         Some((unwound.stack, self.publish(tracee, unwound)))
     }
 
@@ -100,7 +100,7 @@ impl Jump {
 
     /// Makes nodes of the frames that a thread has listed, and tells the routine of them.
     fn take_list(&mut self, tracee: &mut Tracee, parent: StackId, listed: &[u64]) -> Option<StackId> {
-        let unwinder = &mut tracee.space.unwinder;
+        let unwinder = &mut tracee.space.modules.unwinder;
         let shared = &self.region.mapping;
         let nodes = &mut self.nodes;
         let unwound = unwinder.extend(
@@ -125,7 +125,7 @@ impl Jump {
 
     /// Tells the routine of a stack, so that it knows it next time. Returns whether it will.
     pub(super) fn publish(&mut self, tracee: &Tracee, unwound: Unwound) -> Copied {
-        let unwinder = &tracee.space.unwinder;
+        let unwinder = &tracee.space.modules.unwinder;
         let stacks = unwinder.stacks();
         let mut path = Vec::with_capacity(unwound.depth as usize);
         let mut at = unwound.stack;
@@ -178,8 +178,8 @@ impl JumpEngine {
     /// The caller of a free whose stack is not walked at stops, either: all that the routine needs to know of it.
     pub(super) fn publish_caller(&mut self, tracee: &mut Tracee, entered: &Regs) {
         let space = &mut tracee.space;
-        let mut memory = OriginalMemory { memory: &mut space.memory, patches: space.code.patches() };
-        let unwound = space.unwinder.unwind_at_entry(entered, &mut memory, 1);
+        let mut memory = OriginalMemory { memory: &mut space.image.memory, patches: space.image.code.patches() };
+        let unwound = space.modules.unwinder.unwind_at_entry(entered, &mut memory, 1);
         self.publish_stack(tracee, unwound);
     }
 
@@ -190,11 +190,11 @@ impl JumpEngine {
         jump.callers.clear();
         jump.latest = LatestWalk::default();
         let space = &tracee.space;
-        let stacks = space.unwinder.stacks();
+        let stacks = space.modules.unwinder.stacks();
         let is_stale = |id: &u32| {
             let frame = stacks.get(StackId(*id)).and_then(|node| node.frame());
             frame.is_none_or(|frame| {
-                let now = space.unwinder.module_of(frame.addr.lookup());
+                let now = space.modules.unwinder.module_of(frame.addr.lookup());
                 now.unwrap_or(crate::base::addr::ModuleId::NONE) != frame.module
             })
         };
@@ -202,7 +202,8 @@ impl JumpEngine {
         for id in stale {
             jump.nodes.forget(&jump.region.mapping, id);
         }
-        let is_elsewhere = |ra, module| space.unwinder.module_of(FrameAddr::Return(Addr(ra)).lookup()) != Some(module);
+        let is_elsewhere =
+            |ra, module| space.modules.unwinder.module_of(FrameAddr::Return(Addr(ra)).lookup()) != Some(module);
         jump.rules.forget(&jump.region.mapping, &is_elsewhere);
         // behind it: who has read the new number finds no stale rule
         let mapping = &jump.region.mapping;

@@ -1,9 +1,9 @@
 //! Entries of allocator functions that jump to the stubs of the jump engine.
 
-use super::{AddressSpace, OriginalMemory};
+use super::AddressSpace;
 use crate::allocators::AllocatorTable;
+use crate::arch::PAGE_SIZE;
 use crate::arch::step::StepOver;
-use crate::arch::{PAGE_SIZE, Regs};
 use crate::base::addr::{Addr, FunctionId, ModuleId};
 use crate::base::memory::ReadMemory;
 use crate::breakpoints::patches::Patch;
@@ -11,10 +11,8 @@ use crate::breakpoints::patches::own::{EntryError, PlacedEntry};
 use crate::breakpoints::{Engine, Probe};
 use crate::image::maps::{Kind, MapIndex, Mapping};
 use crate::jump::layout::{CODE_SIZE, MAGIC, SHARED_SIZE, STATE_FENCED, STATE_SHARED, VERSION};
-use crate::tracer::Result;
 use crate::tracer::code::write::Threads;
-use crate::tracer::procfs;
-use std::ops::ControlFlow;
+use crate::tracer::{Result, procfs};
 
 /// How far the code region is from the allocator: the program's own mappings go where they would without it.
 const DISTANCE: u64 = 0x5000_0000;
@@ -84,7 +82,7 @@ pub fn tells_jemalloc_to_profile(pid: i32) -> bool {
 impl AddressSpace {
     /// The regions of the jump engine that the process has.
     pub fn left_regions(&mut self, tid: i32) -> Result<Vec<LeftRegion>> {
-        self.read_maps(tid)?;
+        self.image.read_maps(&mut self.modules.findings, tid)?;
         let is_code = |mapping: &&Mapping| {
             let perms = mapping.perms;
             perms.execute
@@ -93,8 +91,8 @@ impl AddressSpace {
                 && mapping.kind == Kind::Anonymous
                 && mapping.size() == CODE_SIZE
         };
-        let mut word = |at: Addr| self.memory.read_u64(at).unwrap_or(0);
-        let regions = self.maps.mappings().iter().filter(is_code).filter_map(|mapping| {
+        let mut word = |at: Addr| self.image.memory.read_u64(at).unwrap_or(0);
+        let regions = self.image.maps.mappings().iter().filter(is_code).filter_map(|mapping| {
             let code = mapping.start;
             let is_ours = word(code) == MAGIC && word(code.add(8)) == VERSION;
             let shared = Addr(word(code.add(STATE_SHARED)));
@@ -103,46 +101,12 @@ impl AddressSpace {
             is_ours.then_some((LeftRegion { code, shared, shared_size }, word(code.add(STATE_FENCED)) == 1))
         });
         let regions: Vec<_> = regions.collect();
-        Ok(regions.into_iter().filter_map(|(left, is_fenced)| left.as_mapped(is_fenced, &self.maps)).collect())
-    }
-
-    /// Whether the allocator at `at` walks the stacks of its callers, as sanitizers and heap profilers do: it would
-    /// meet our return address there. jemalloc does so if the process `pid` has told it to.
-    pub fn walks_stacks_of_callers(&self, pid: i32, at: Addr) -> bool {
-        let Some(module) = self.module(at) else { return false };
-        if !module.has_jemalloc {
-            return module.walks_stacks;
-        }
-        tells_jemalloc_to_profile(pid)
-    }
-
-    /// The functions that could be wrapped.
-    pub fn jump_candidates(&self, table: &AllocatorTable) -> Vec<Candidate> {
-        let mut functions = self.allocator_functions(table);
-        functions.retain(|one| self.breakpoints.get(one.addr).is_some_and(|at| at.purposes.entry.is_some()));
-        functions
-    }
-
-    /// The functions that could be wrapped if they had probes.
-    pub(super) fn allocator_functions(&self, table: &AllocatorTable) -> Vec<Candidate> {
-        let symbols: Vec<_> = self.modules.iter().map(|module| module.symbols.clone()).collect();
-        let providers = table.select_providers(&symbols);
-        let probes = providers.probes.into_iter().map(|probe| (probe, false));
-        let told = providers.told.into_iter().map(|probe| (probe, true));
-        let candidates = probes.chain(told).filter_map(|(probe, is_told)| {
-            let module = self.modules.get(probe.module)?;
-            let addr = module.bias.to_process(probe.addr);
-            // calls of those are few
-            if table.is_mapping(probe.function) {
-                return None;
-            }
-            Some(Candidate { addr, size: probe.size, function: probe.function, module: module.id, is_told })
-        });
-        candidates.collect()
+        Ok(regions.into_iter().filter_map(|(left, is_fenced)| left.as_mapped(is_fenced, &self.image.maps)).collect())
     }
 
     /// How the first instructions of a function run at `pad`, where `room` bytes are free; who asks writes them there.
-    /// The error: why they can't. `is_led_into`: whether it is one of [`Self::led_into`].
+    /// The error: why they can't. `is_led_into`: whether it is one of
+    /// [`JumpEntries::led_into`](super::entries::JumpEntries::led_into).
     pub fn move_entry(
         &mut self,
         candidate: &Candidate,
@@ -152,45 +116,30 @@ impl AddressSpace {
     ) -> std::result::Result<PlacedEntry, EntryError> {
         let at = candidate.addr;
         let size = usize::try_from(candidate.size).unwrap_or(usize::MAX);
-        let code = self.original_bytes(at, size.min(MAX_CODE));
+        let code = self.image.original_bytes(at, size.min(MAX_CODE));
         if code.len() < size {
             return Err(EntryError::TooShort);
         }
-        if self.loops_to_entry(at) {
+        if self.probes.loops_to_entry(&self.image, &mut self.modules, &self.entries, at) {
             return Err(EntryError::LoopsToEntry);
         }
         if is_led_into {
             return Err(EntryError::LedInto);
         }
-        if self.jumps_anywhere(&code, at) {
+        if self.entries.jumps_anywhere(&self.image, &code, at) {
             return Err(EntryError::JumpsAnywhere);
         }
-        self.code.own().place_entry(&code, at, pad, room)
-    }
-
-    /// The function's first `len` bytes without us.
-    pub fn original_bytes(&self, at: Addr, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        let n = self.read_original(at, &mut bytes);
-        bytes.truncate(n);
-        bytes
-    }
-
-    /// Reads code without us. Returns how many bytes could be read.
-    pub(super) fn read_original(&self, at: Addr, to: &mut [u8]) -> usize {
-        let n = self.memory.read_uncached(at, to);
-        self.code.patches().mask(at, to);
-        n
+        self.image.code.own().place_entry(&code, at, pad, room)
     }
 
     /// From now on the functions at these addresses jump to stubs, and their first instructions are in these pads. No
     /// thread stands behind the first of them.
     pub fn place_jumps(&mut self, jumps: &[(Addr, Patch, Addr)], threads: Threads) -> Result<()> {
         let patches: Vec<_> = jumps.iter().map(|(addr, patch, _)| (*addr, *patch)).collect();
-        self.code.place_jumps(&mut self.memory, &patches, threads)?;
-        self.is_jumped = true;
+        self.image.code.place_jumps(&mut self.image.memory, &patches, threads)?;
+        self.probes.is_jumped = true;
         for (addr, _, pad) in jumps {
-            if let Some(breakpoint) = self.breakpoints.get_mut(*addr) {
+            if let Some(breakpoint) = self.probes.breakpoints.get_mut(*addr) {
                 breakpoint.planned.step = StepOver::Pad;
                 breakpoint.pad = Some(*pad);
                 if let Some(Probe { engine, .. }) = &mut breakpoint.purposes.entry {
@@ -201,76 +150,28 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Puts int3s where the jumps were, in a process whose only task is stopped: its functions are seen by the trap
-    /// engine again. Threads that get to a moved instruction run it in its pad as before.
-    pub fn end_jumps(&mut self) -> Result<()> {
-        self.code.end_jumps(&mut self.memory)
-    }
-
-    /// Where the program's code goes on behind the instructions of the function at `entry` that were moved.
-    pub fn moved_end(&self, entry: Addr) -> Option<Addr> {
-        self.code.patches().own.moved_end(entry)
-    }
-
-    /// The stubs pass all calls through from here on.
-    pub fn stop_routine(&mut self) -> Result<()> {
-        let switches = self.code.patches().iter().filter(|(_, patch)| patch.is_switch());
-        let all: Vec<_> = switches.map(|(addr, _)| addr).collect();
-        all.into_iter().try_for_each(|addr| self.code.lift(&mut self.memory, addr))
-    }
-
     /// Functions that jump to stubs get breakpoints instead: the trap engine sees their calls from here on.
     pub fn probe_anew(&mut self, table: &AllocatorTable, threads: Threads) -> Result<()> {
-        self.lift_jumps(threads)?;
-        self.is_jumped = false;
-        self.place_probes(table)
-    }
-
-    /// The routine is not there any more: nothing of it is written to from here on.
-    pub fn forget_routine(&mut self) -> Result<()> {
-        let switches = self.code.patches().iter().filter(|(_, patch)| patch.is_switch());
-        let all: Vec<_> = switches.map(|(addr, _)| addr).collect();
-        for addr in all {
-            self.code.forget_if_overwritten(&self.memory, addr);
-        }
-        Ok(())
-    }
-
-    pub(super) fn lift_jumps(&mut self, threads: Threads) -> Result<()> {
-        for addr in self.code.lift_jumps(&mut self.memory, threads)? {
-            self.breakpoints.remove(addr);
-        }
-        Ok(())
+        self.probes.lift_jumps(&mut self.image, threads)?;
+        self.probes.is_jumped = false;
+        self.probes.place_probes(&mut self.image, &mut self.modules, table)
     }
 
     /// Where the two regions of the jump engine can lie: within reach of `near`, and far from everything.
     pub fn jump_gaps(&mut self, tid: i32, near: Addr, code: u64, shared: u64) -> Result<Option<(Addr, Addr)>> {
-        self.read_maps(tid)?;
+        self.image.read_maps(&mut self.modules.findings, tid)?;
         let page = near.0 / PAGE_SIZE * PAGE_SIZE;
         let below = (0..TRIES).filter_map(|n| page.checked_sub(DISTANCE - n * STRIDE).map(Addr));
         let above = (0..TRIES).filter_map(|n| page.checked_add(DISTANCE - n * STRIDE).map(Addr));
-        let distant = below.chain(above).find(|at| self.maps.is_free(*at, code));
-        let gap = distant.or_else(|| self.maps.find_gap(near, code));
-        Ok(gap.zip(self.maps.find_distant_gap(shared)))
+        let distant = below.chain(above).find(|at| self.image.maps.is_free(*at, code));
+        let gap = distant.or_else(|| self.image.maps.find_gap(near, code));
+        Ok(gap.zip(self.image.maps.find_distant_gap(shared)))
     }
 
     /// The mapping that holds `addr`, as the kernel has it now.
     pub fn mapping_now(&mut self, tid: i32, addr: Addr) -> Option<Mapping> {
-        let _ = self.read_maps(tid);
-        self.maps.find(addr).cloned()
-    }
-
-    /// Whether all frames of a thread at a function's entry lie in `stack`, the mapping of its stack pointer. Those
-    /// below a signal handler on an alternate stack do not.
-    pub fn stays_on_stack(&mut self, at_entry: &Regs, stack: &Mapping) -> bool {
-        let (start, end) = (stack.start, stack.end);
-        let mut stays = true;
-        let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
-        self.unwinder.walk(at_entry, &mut memory, true, &mut |frame| {
-            stays = frame.cfa.is_none_or(|cfa| start < cfa && cfa <= end);
-            if stays { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        stays
+        let _ = self.image.read_maps(&mut self.modules.findings, tid);
+        self.image.maps.find(addr).cloned()
     }
 }
 

@@ -1,16 +1,32 @@
 //! The modules that are loaded in an address space. Each owns all that is known of its code: when it is unloaded, that
 //! goes with it. Of all that ever were there is a record, which stacks refer to.
 
-use super::facts::{Facts, in_process};
-use super::libc_frames::LibcFrames;
+mod callsite;
+mod companion;
+mod data;
+mod entered;
+mod functions;
+pub(super) mod libc_frames;
+mod rounds;
+mod slots;
+
+pub use data::OwnSuppressions;
+
+use super::facts::{Facts, SharedObjects, in_process};
+use super::findings::Findings;
+use super::helper::Pending;
+use super::image::Image;
+use super::modules::libc_frames::LibcFrames;
 use super::named::{Annotation, ExecCall};
+use super::objectfiles::ObjectFiles;
 use crate::allocators::Family;
 use crate::allocators::frameworks::Hook;
 use crate::allocators::select::ModuleSymbols;
-use crate::base::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr};
+use crate::base::addr::{Addr, FunctionId, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::heap::leaks::roots::ModuleData;
 use crate::image::maps::MappedModule;
 use crate::session::modulerecord::ModuleRecord;
+use crate::unwinder::{Section, StackTable, Unwinder};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -155,9 +171,9 @@ impl Module {
     }
 }
 
-/// See the module's head.
+/// The modules themselves, by their ids.
 #[derive(Clone, Debug)]
-pub(super) struct Modules {
+pub(super) struct LoadedModules {
     /// The id that a module gets next, in whichever process of the session.
     next_id: Rc<Cell<u32>>,
     /// In the order of their ids.
@@ -170,7 +186,7 @@ pub(super) struct Modules {
     outside: KnownCalls,
 }
 
-impl Modules {
+impl LoadedModules {
     /// None yet. `next_id` counts those of all processes of the session.
     pub(super) fn new(next_id: Rc<Cell<u32>>) -> Self {
         Self {
@@ -275,4 +291,95 @@ impl Modules {
 pub(super) fn same_module(a: &MappedModule, b: &MappedModule) -> bool {
     // Not by the path: a file that is renamed stays mapped.
     a.start() == b.start() && a.inode == b.inode && a.dev == b.dev
+}
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Modules {
+    /// Walks the stacks of those who run in them.
+    pub unwinder: Unwinder,
+    pub(super) loaded: LoadedModules,
+    /// Where their files are looked for, and what is known of them.
+    pub files: ObjectFiles,
+    /// What has come up while they were looked at.
+    pub findings: Findings,
+    /// The families of allocations through wrappers, by stack.
+    pub(super) stack_families: FxHashMap<StackId, Family>,
+    /// Unwind tables of debug files that are still being looked for.
+    pub(super) awaited_frames: Vec<(ModuleId, Pending<Option<Section>>)>,
+}
+
+impl Modules {
+    /// None yet, of a process whose first thread began its stack at `initial_stack`.
+    pub(super) fn new(initial_stack: Option<Addr>, objects: &SharedObjects) -> Self {
+        let mut unwinder = Unwinder::default();
+        if let Some(sp) = initial_stack {
+            unwinder.set_initial_stack(sp);
+        }
+        Self {
+            unwinder,
+            loaded: LoadedModules::new(objects.next_module()),
+            files: ObjectFiles::new(objects),
+            findings: Findings::default(),
+            stack_families: FxHashMap::default(),
+            awaited_frames: Vec::new(),
+        }
+    }
+
+    /// Those of a forked child.
+    pub(super) fn fork(&self) -> Self {
+        Self {
+            unwinder: self.unwinder.fork(),
+            loaded: self.loaded.clone(),
+            files: self.files.clone(),
+            findings: Findings { warnings: Vec::new(), blind_spots: self.findings.blind_spots.clone() },
+            stack_families: self.stack_families.clone(),
+            // The child asks for those itself: it does not know of them yet.
+            awaited_frames: Vec::new(),
+        }
+    }
+
+    /// An address as it is the same in each process: `module+0xoffset`.
+    pub(super) fn place_in_module(&self, addr: Addr) -> String {
+        let Some(module) = self.module(addr) else { return addr.to_string() };
+        format!("{}+{:#x}", module.name(), module.bias.to_object(addr).0)
+    }
+
+    /// Whether the dynamic linker's list is complete (RT_CONSISTENT), rather than about to change.
+    pub fn loader_is_consistent(&self, image: &Image) -> bool {
+        let mut state = [0; 4];
+        let at = self.loaded.iter().find_map(|module| module.loader_state);
+        at.is_none_or(|at| image.memory.read_uncached(at, &mut state) < 4 || state == [0; 4])
+    }
+
+    /// The loaded module whose code `addr` lies in.
+    pub(super) fn module(&self, addr: Addr) -> Option<&Module> {
+        self.loaded.get(self.unwinder.module_of(addr)?)
+    }
+
+    /// The id of the module whose code `addr` lies in.
+    pub fn module_at(&self, addr: Addr) -> ModuleId {
+        self.unwinder.module_of(addr).unwrap_or(ModuleId::NONE)
+    }
+
+    /// Whether any allocator function has a probe.
+    pub fn has_probes(&self) -> bool {
+        let is_allocators = |family: &Option<Family>| *family != Some(Family::Mapping);
+        self.loaded.iter().any(|module| module.entry_families.values().any(is_allocators))
+    }
+
+    /// What is left of the address space when it is gone: the stacks, and all modules that they may refer to.
+    pub fn take_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
+        (std::mem::take(&mut self.unwinder).into_stacks(), std::mem::take(&mut self.loaded.records))
+    }
+
+    /// All modules so far.
+    pub fn module_records(&self) -> &[ModuleRecord] {
+        &self.loaded.records
+    }
+
+    /// The stacks so far, sharing their memory with those that are still found, and all modules that they may refer to.
+    pub fn share_records(&mut self) -> (StackTable, Vec<ModuleRecord>) {
+        (self.unwinder.share_stacks(), self.loaded.records.clone())
+    }
 }

@@ -1,6 +1,5 @@
 //! The target's memory as the program made it: without our patches.
 
-use super::AddressSpace;
 use crate::base::addr::Addr;
 use crate::base::memory::ReadMemory;
 use crate::breakpoints::patches::Patches;
@@ -38,18 +37,12 @@ impl ReadMemory for OriginalMemory<'_> {
     }
 }
 
-impl AddressSpace {
-    /// The memory, to read meanwhile.
-    pub fn original_memory(&mut self) -> OriginalMemory<'_> {
-        OriginalMemory { memory: &mut self.memory, patches: self.code.patches() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::arch::INT3;
     use crate::breakpoints::patches::Patch;
+    use crate::session::space::AddressSpace;
     use crate::tracer::testing::Sleeper;
 
     #[test]
@@ -57,26 +50,26 @@ mod tests {
         let sleeper = Sleeper::start();
         let pid = sleeper.pid();
         let mut space = AddressSpace::open(pid, pid, None, &Default::default()).unwrap();
-        let at = space.mappings().first().map(|mapping| mapping.start);
+        let at = space.image.mappings().first().map(|mapping| mapping.start);
         assert_eq!(at, None, "no maps are read yet");
         let stack = crate::tracer::procfs::initial_stack(pid).unwrap();
         let mut before = [0; 32];
-        assert_eq!(space.original_memory().read(stack, &mut before), 32);
+        assert_eq!(space.image.original_memory().read(stack, &mut before), 32);
         let jump = Patch::new(&before[8..13], &[0xe9, 1, 2, 3, 4]).unwrap();
-        space.code.place(&mut space.memory, stack.add(1), Patch::int3(before[1])).unwrap();
-        space.code.place(&mut space.memory, stack.add(8), jump).unwrap();
-        crate::tracer::code::write::write(&mut space.memory, stack.add(2), &[INT3]).unwrap();
-        space.memory.new_stop(pid);
+        space.image.code.place(&mut space.image.memory, stack.add(1), Patch::int3(before[1])).unwrap();
+        space.image.code.place(&mut space.image.memory, stack.add(8), jump).unwrap();
+        crate::tracer::code::write::write(&mut space.image.memory, stack.add(2), &[INT3]).unwrap();
+        space.image.memory.new_stop(pid);
         let mut after = [0; 32];
-        assert_eq!(space.memory.read(stack, &mut after), 32);
+        assert_eq!(space.image.memory.read(stack, &mut after), 32);
         assert_eq!(after[8..13], [0xe9, 1, 2, 3, 4]);
-        space.original_memory().read(stack, &mut after);
+        space.image.original_memory().read(stack, &mut after);
         let mut expected = before;
         expected[2] = INT3;
         assert_eq!(after, expected);
         // what the program writes over a patch is the program's
-        crate::tracer::code::write::write(&mut space.memory, stack.add(1), &[0x77]).unwrap();
-        space.original_memory().read(stack, &mut after);
+        crate::tracer::code::write::write(&mut space.image.memory, stack.add(1), &[0x77]).unwrap();
+        space.image.original_memory().read(stack, &mut after);
         assert_eq!(after[1], 0x77);
     }
 }

@@ -1,12 +1,15 @@
 //! The probes of an address space: which functions have one, and what waits until it can be placed.
 
-use super::AddressSpace;
+pub(super) mod guards;
+mod placing;
+mod watched;
+
 use super::breakpoints::{Helper, Placed};
-use super::facts::Facts;
-use crate::allocators::select::EntryPoint;
+use super::image::Image;
+use super::modules::Modules;
 use crate::allocators::{AllocatorTable, Family, Kind};
-use crate::base::addr::{Addr, FunctionId, LoadBias, ModuleId};
-use crate::breakpoints::{Engine, Probe, Purpose};
+use crate::base::addr::{Addr, FunctionId, ModuleId};
+use crate::breakpoints::{BreakpointTable, Probe, Purpose};
 use crate::tracer::{Result, TracerError};
 
 /// What is placed at an address once a thread stands still: its probe needs a pad, and there was no room for
@@ -57,10 +60,10 @@ impl ToPlace {
 /// The probe on an allocator function.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryProbe {
-    function: FunctionId,
-    module: ModuleId,
-    size: u64,
-    family: Option<Family>,
+    pub(super) function: FunctionId,
+    pub(super) module: ModuleId,
+    pub(super) size: u64,
+    pub(super) family: Option<Family>,
 }
 
 /// Which allocator functions have probes.
@@ -76,7 +79,7 @@ pub enum Probing {
 }
 
 impl Probing {
-    fn wants(self, function: FunctionId, table: &AllocatorTable) -> bool {
+    pub(super) fn wants(self, function: FunctionId, table: &AllocatorTable) -> bool {
         match self {
             Self::All => true,
             Self::Ends => table.get(function).is_some_and(|f| {
@@ -121,54 +124,75 @@ pub const TEST_TAG: u16 = 128;
 /// Marks where resolvers of allocator functions begin and return to.
 pub const RESOLVER_TAG: u16 = 256;
 
-impl AddressSpace {
-    /// Which functions get probes from now on: places what is missing, takes away what is too much.
-    pub fn set_probing(&mut self, probing: Probing, table: &AllocatorTable) -> Result<()> {
-        self.probing = probing;
-        let unwanted: Vec<Addr> = self
-            .breakpoints
-            .iter()
-            .filter(|(_, breakpoint)| {
-                // a jump costs so little that it stays
-                let is_unwanted = |probe: Probe| probe.engine == Engine::Trap && !probing.wants(probe.function, table);
-                breakpoint.purposes.entry.is_some_and(is_unwanted)
-            })
-            .map(|(addr, _)| addr)
-            .collect();
-        for addr in unwanted {
-            self.take_away(addr, |purposes| purposes.entry.map(Purpose::Entry))?;
-        }
-        self.place_probes(table)
+/// See the module's head.
+#[derive(Clone, Debug, Default)]
+pub struct Probes {
+    /// The breakpoints that are there.
+    pub breakpoints: BreakpointTable,
+    /// What waits to be placed.
+    pub(super) deferred: Vec<Deferred>,
+    /// Whether all breakpoints wait until [`AddressSpace::place_held_back`](super::AddressSpace::place_held_back).
+    pub(super) holds_back: bool,
+    pub(super) probing: Probing,
+    /// Whether the jump engine sees the allocator's calls: a return is watched for one call only.
+    pub(super) is_jumped: bool,
+    /// Whether the functions of unwinders that look at stacks are watched.
+    pub(super) is_guarded: bool,
+    /// Whether libc's `_exit` is watched.
+    pub(super) exit_watched: bool,
+}
+
+impl Probes {
+    /// Those of a forked child: it is on the trap engine.
+    pub(super) fn fork(&self) -> Self {
+        Self { is_jumped: false, is_guarded: false, ..self.clone() }
+    }
+
+    /// What could not be watched, in words.
+    pub fn blind_spots(&self, modules: &Modules) -> Vec<String> {
+        let waiting = self.deferred.iter().filter(|probe| probe.to_place.is_needed_to_see_all());
+        let waiting = waiting.map(|probe| {
+            format!(
+                "no probe was placed at {}, as there was no room near it: calls of that function were missed",
+                modules.place_in_module(probe.addr)
+            )
+        });
+        modules.findings.blind_spots.iter().cloned().chain(waiting).collect()
     }
 
     /// Places the probes of all modules that have none yet.
-    pub(super) fn place_probes(&mut self, table: &AllocatorTable) -> Result<()> {
-        let symbols: Vec<_> = self.modules.iter().map(|module| module.symbols.clone()).collect();
+    pub(super) fn place_probes(
+        &mut self,
+        image: &mut Image,
+        modules: &mut Modules,
+        table: &AllocatorTable,
+    ) -> Result<()> {
+        let symbols: Vec<_> = modules.loaded.iter().map(|module| module.symbols.clone()).collect();
         let providers = table.select_providers(&symbols);
         for wrapper in providers.wrappers {
-            let Some((start, id)) = self.process_address(&wrapper) else { continue };
+            let Some((start, id)) = modules.process_address(&wrapper) else { continue };
             let range = start..start.add(wrapper.size.max(1));
             if let Some(family) = wrapper.family
-                && let Some(module) = self.modules.get_mut(id)
+                && let Some(module) = modules.loaded.get_mut(id)
                 && !module.wrappers.iter().any(|(known, _)| *known == range)
             {
                 module.wrappers.push((range, family));
             }
         }
         for probe in providers.told {
-            let Some((addr, _)) = self.process_address(&probe) else { continue };
+            let Some((addr, _)) = modules.process_address(&probe) else { continue };
             let is_waiting =
                 self.deferred.iter().any(|other| other.addr == addr && matches!(other.to_place, ToPlace::Told(_)));
             let is_placed = self.breakpoints.get(addr).is_some_and(|breakpoint| breakpoint.purposes.entry.is_some());
             if !is_waiting && !is_placed && self.probing.wants(probe.function, table) {
-                self.place_or_defer(Deferred { addr, to_place: ToPlace::Told(probe.function) }, None)?;
+                self.place_or_defer(image, modules, Deferred { addr, to_place: ToPlace::Told(probe.function) }, None)?;
             }
         }
         for probe in providers.probes {
-            let Some((addr, id)) = self.process_address(&probe) else { continue };
+            let Some((addr, id)) = modules.process_address(&probe) else { continue };
             let is_placed = self.breakpoints.get(addr).is_some_and(|b| b.purposes.entry.is_some());
             if is_placed {
-                if let Some(module) = self.modules.get_mut(id) {
+                if let Some(module) = modules.loaded.get_mut(id) {
                     module.entry_families.insert(addr, probe.family);
                 }
                 continue;
@@ -178,40 +202,22 @@ impl AddressSpace {
             }
             let entry = EntryProbe { function: probe.function, module: id, size: probe.size, family: probe.family };
             if self.probing.wants(probe.function, table) {
-                self.place_or_defer(Deferred { addr, to_place: ToPlace::Entry(entry) }, None)?;
+                self.place_or_defer(image, modules, Deferred { addr, to_place: ToPlace::Entry(entry) }, None)?;
             } else {
                 // It can be placed when collecting goes on.
-                self.note_placed(addr, entry);
+                modules.note_placed(addr, entry);
             }
         }
         Ok(())
     }
 
-    /// A probe stands: only now its function counts as probed.
-    fn note_placed(&mut self, addr: Addr, entry: EntryProbe) {
-        if let Some(module) = self.modules.get_mut(entry.module) {
-            module.entry_families.insert(addr, entry.family);
-            if entry.family != Some(Family::Mapping) {
-                module.note_allocator_code(addr, entry.size);
-                let code = addr..addr.add(entry.size.max(1));
-                if !module.entries.contains(&code) {
-                    module.entries.push(code);
-                }
-            }
-        }
-        if let Some(record) = self.modules.record_mut(entry.module)
-            && !record.probed.contains(&entry.function)
-        {
-            record.probed.push(entry.function);
-        }
-    }
-
-    fn process_address(&self, probe: &EntryPoint) -> Option<(Addr, ModuleId)> {
-        let module = self.modules.get(probe.module)?;
-        Some((module.bias.to_process(probe.addr), module.id))
-    }
-
-    pub(super) fn place_or_defer(&mut self, probe: Deferred, helper: Option<&Helper<'_>>) -> Result<()> {
+    pub(super) fn place_or_defer(
+        &mut self,
+        image: &mut Image,
+        modules: &mut Modules,
+        probe: Deferred,
+        helper: Option<&Helper<'_>>,
+    ) -> Result<()> {
         if self.holds_back {
             self.deferred.push(probe);
             return Ok(());
@@ -230,8 +236,8 @@ impl AddressSpace {
             ToPlace::Test => Purpose::Tag(TEST_TAG),
             ToPlace::Resolver => Purpose::Tag(RESOLVER_TAG),
         };
-        let placed = match self.place(probe.addr, purpose, helper) {
-            Err(TracerError::Write { .. }) if self.memory.is_refused() => Placed::NoRoom,
+        let placed = match self.place(image, modules, probe.addr, purpose, helper) {
+            Err(TracerError::Write { .. }) if image.memory.is_refused() => Placed::NoRoom,
             Err(error @ (TracerError::Overtaken { .. } | TracerError::Unresponsive { .. })) => {
                 self.deferred.push(probe);
                 return Err(error);
@@ -241,17 +247,17 @@ impl AddressSpace {
         match placed {
             Placed::Done(()) => {
                 if let ToPlace::Entry(entry) = probe.to_place {
-                    self.note_placed(probe.addr, entry);
+                    modules.note_placed(probe.addr, entry);
                 }
             }
             Placed::NoRoom => self.deferred.push(probe),
             Placed::Impossible => {
-                let place = self.place_in_module(probe.addr);
+                let place = modules.place_in_module(probe.addr);
                 let missed = format!("no probe could be placed at {place}: calls of that function are missed");
                 if probe.to_place.is_needed_to_see_all() {
-                    self.note_blind_spot(missed)
+                    modules.findings.note_blind_spot(missed)
                 } else {
-                    self.findings.warnings.push(missed)
+                    modules.findings.warnings.push(missed)
                 }
             }
         }
@@ -259,13 +265,18 @@ impl AddressSpace {
     }
 
     /// Places what had to wait for a thread that stands still; `helper` is one that can make room for it.
-    pub fn place_deferred(&mut self, helper: Option<&Helper<'_>>) -> Result<()> {
+    pub fn place_deferred(
+        &mut self,
+        image: &mut Image,
+        modules: &mut Modules,
+        helper: Option<&Helper<'_>>,
+    ) -> Result<()> {
         let mut probes = std::mem::take(&mut self.deferred).into_iter();
         let mut placed = Ok(());
         while placed.is_ok()
             && let Some(probe) = probes.next()
         {
-            placed = self.place_or_defer(probe, helper);
+            placed = self.place_or_defer(image, modules, probe, helper);
         }
         self.deferred.extend(probes);
         placed
@@ -281,15 +292,6 @@ impl AddressSpace {
         self.holds_back
     }
 
-    /// Places what was held back, if anything was.
-    pub fn place_held_back(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.holds_back) {
-            return Ok(());
-        }
-        self.place_deferred(None)?;
-        self.watch_start()
-    }
-
     /// Whether probes wait for a thread that stands still.
     pub fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()
@@ -302,19 +304,12 @@ impl AddressSpace {
 
     /// Probes that wait for a thread at a breakpoint may be the very first ones of a static program. Its first
     /// instruction is one that needs no pad (`endbr64`, `xor %ebp, %ebp`).
-    pub(super) fn watch_start(&mut self) -> Result<()> {
+    pub(super) fn watch_start(&mut self, image: &mut Image, modules: &mut Modules) -> Result<()> {
         let start =
-            self.modules.iter().find_map(|module| module.start).filter(|_| self.has_deferred() && !self.holds_back);
+            modules.loaded.iter().find_map(|module| module.start).filter(|_| self.has_deferred() && !self.holds_back);
         if let Some(start) = start {
-            self.place(start, Purpose::Tag(START_TAG), None)?;
+            self.place(image, modules, start, Purpose::Tag(START_TAG), None)?;
         }
         Ok(())
-    }
-
-    /// If the module is the dynamic linker: watches the function that it calls before and after each change of its
-    /// list.
-    pub(super) fn watch_loader(&mut self, facts: &Facts, bias: LoadBias) -> Result<()> {
-        let Some((notify, _)) = facts.loader else { return Ok(()) };
-        self.place_or_defer(Deferred { addr: bias.to_process(notify), to_place: ToPlace::Loader }, None)
     }
 }

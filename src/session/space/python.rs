@@ -1,8 +1,11 @@
 //! The Python interpreter of an address space, whose functions take the place of its loop in stacks.
 
 use super::facts::Facts;
+use super::findings::Findings;
+use super::image::Image;
+use super::modules::Modules;
 use super::named::code_of;
-use super::{AddressSpace, OriginalMemory};
+use super::probes::Probes;
 use crate::arch::Regs;
 use crate::base::addr::{Addr, FrameAddr, LoadBias, ModuleId, ObjAddr, StackId};
 use crate::image::elf::PlainSymbols;
@@ -93,7 +96,7 @@ impl Scripts {
 
 /// See the module's head.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Python {
+pub struct Python {
     is_wanted: bool,
     loaded: Option<Loaded>,
     /// Whether a stack passes through the interpreter's loop.
@@ -138,63 +141,82 @@ impl Python {
     }
 }
 
-impl AddressSpace {
+impl Python {
     /// Whether Python's functions are wanted in stacks.
     pub const fn show_python(&mut self, so: bool) {
-        self.python.is_wanted = so;
+        self.is_wanted = so;
     }
 
     /// Whether stacks are walked with an interpreter's help.
     pub fn shows_python(&self) -> bool {
-        self.python.is_wanted
-            && self.python.loaded.as_ref().is_some_and(|loaded| !matches!(loaded.state, State::Refused))
+        self.is_wanted && self.loaded.as_ref().is_some_and(|loaded| !matches!(loaded.state, State::Refused))
     }
 
     /// A module has come that may hold an interpreter.
-    pub(super) fn note_python(&mut self, module: ModuleId, facts: &Facts, bias: LoadBias) {
-        let Some(python) = facts.python.as_ref().filter(|_| self.python.is_wanted) else { return };
+    pub(super) fn note_python(
+        &mut self,
+        findings: &mut Findings,
+        probes: &Probes,
+        module: ModuleId,
+        facts: &Facts,
+        bias: LoadBias,
+    ) {
+        let Some(python) = facts.python.as_ref().filter(|_| self.is_wanted) else { return };
         let in_process = |addr: ObjAddr| bias.to_process(addr);
         // a library of another interpreter does not take the place of the one that runs
-        if self.python.loaded.as_ref().is_some_and(|loaded| matches!(loaded.state, State::Known(_))) {
+        if self.loaded.as_ref().is_some_and(|loaded| matches!(loaded.state, State::Known(_))) {
             return;
         }
-        self.python.passing.clear();
+        self.passing.clear();
         let Some(symbols) = Symbols::of(python.symbols.map(|addr| addr.map(in_process))) else { return };
         let loop_code = python.loop_code.iter().map(|code| in_process(code.start)..in_process(code.end)).collect();
-        if self.is_jumped {
-            self.findings.warnings.push(
+        if probes.is_jumped {
+            findings.warnings.push(
                 "Python's functions are not shown (--python): its interpreter was loaded when the jump engine had come already"
                     .to_owned(),
             );
         }
-        self.python.loaded = Some(Loaded { module, loop_code, symbols, state: State::New });
+        self.loaded = Some(Loaded { module, loop_code, symbols, state: State::New });
     }
 
-    /// The stack of a thread at the entry of a function, with the functions of an interpreter if these are wanted.
-    pub fn unwind_call(&mut self, regs: &Regs, max_depth: u32) -> Unwound {
-        let native = self.unwind_at_entry(regs, max_depth);
-        if !self.shows_python() || self.is_jumped || !self.passes_through_loop(native.stack) {
+    fn passes_through_loop(&mut self, modules: &Modules, stack: StackId) -> bool {
+        let Python { loaded: Some(loaded), passing, .. } = self else { return false };
+        let stacks = modules.unwinder.stacks();
+        *passing.entry(stack).or_insert_with(|| stacks.frames(stack).iter().any(|frame| loaded.runs_in(frame)))
+    }
+
+    /// A stack, `native`, with the functions of an interpreter, if these are wanted and it passes through its loop.
+    pub(super) fn told_stack(
+        &mut self,
+        image: &mut Image,
+        modules: &mut Modules,
+        regs: &Regs,
+        native: Unwound,
+        max_depth: u32,
+    ) -> Unwound {
+        if !self.shows_python() || !self.passes_through_loop(modules, native.stack) {
             return native;
         }
-        self.python.stacks += 1;
-        let told = self.with_python(regs, native, max_depth);
+        self.stacks += 1;
+        let told = self.with_python(image, modules, regs, native, max_depth);
         if told.is_none() && self.shows_python() {
-            self.python.untold += 1;
+            self.untold += 1;
         }
         told.unwrap_or(native)
     }
 
-    fn passes_through_loop(&mut self, stack: StackId) -> bool {
-        let Python { loaded: Some(loaded), passing, .. } = &mut self.python else { return false };
-        let stacks = self.unwinder.stacks();
-        *passing.entry(stack).or_insert_with(|| stacks.frames(stack).iter().any(|frame| loaded.runs_in(frame)))
-    }
-
     /// The same stack with Python's functions; None if they are not known.
-    fn with_python(&mut self, regs: &Regs, native: Unwound, max_depth: u32) -> Option<Unwound> {
-        let Self { python, unwinder, memory, code, findings, objects, .. } = self;
-        let loaded = python.loaded.as_mut()?;
-        let mut memory = OriginalMemory { memory, patches: code.patches() };
+    fn with_python(
+        &mut self,
+        image: &mut Image,
+        modules: &mut Modules,
+        regs: &Regs,
+        native: Unwound,
+        max_depth: u32,
+    ) -> Option<Unwound> {
+        let Modules { unwinder, findings, files, .. } = modules;
+        let loaded = self.loaded.as_mut()?;
+        let mut memory = image.original_memory();
         let mut walked: Vec<(Frame, bool)> = Vec::new();
         let mut frames: Vec<NativeFrame> = Vec::new();
         let mut is_too_deep = false;
@@ -239,16 +261,16 @@ impl AddressSpace {
                 return None;
             }
         };
-        if python.numbers.len() >= MAX_NUMBERS {
-            python.numbers.clear();
+        if self.numbers.len() >= MAX_NUMBERS {
+            self.numbers.clear();
         }
         let mut number = |frame: &PythonFrame| {
             let key = (Rc::as_ptr(&frame.function).addr(), frame.line);
-            if let Some((_, known)) = python.numbers.get(&key) {
+            if let Some((_, known)) = self.numbers.get(&key) {
                 return Some(*known);
             }
-            let number = objects.number_of(frame)?;
-            python.numbers.insert(key, (Rc::clone(&frame.function), number));
+            let number = files.objects.number_of(frame)?;
+            self.numbers.insert(key, (Rc::clone(&frame.function), number));
             Some(number)
         };
         let mut told: Vec<(Frame, bool)> = Vec::with_capacity(walked.len());
@@ -267,14 +289,9 @@ impl AddressSpace {
         Some(unwinder.retell(native, told.into_iter(), max_depth))
     }
 
-    /// The lines of scripts in stacks of the session.
-    pub fn scripts(&self) -> ScriptNames {
-        self.objects.scripts()
-    }
-
     /// In words, if it concerns many stacks: that Python's functions are not known.
     pub fn untold_python(&self) -> Option<String> {
-        let Python { stacks, untold, .. } = self.python;
+        let Self { stacks, untold, .. } = *self;
         (untold > stacks / MIN_PART_DIVISOR).then(|| {
             format!(
                 "{untold} of {stacks} calls from Python have the interpreter's own frames (--python): its structures did not tell, at \

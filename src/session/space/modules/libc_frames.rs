@@ -2,11 +2,14 @@
 //! entry point to main(), and those that `exit` calls. Words of dead frames lie in their gaps: of constructors, which
 //! run where the start frames lie later, and of main's frame.
 
-use super::facts::in_process;
-use super::named::Named;
-use super::{AddressSpace, OriginalMemory};
 use crate::arch::Regs;
 use crate::base::addr::{Addr, LoadBias, ModuleId, ObjAddr};
+use crate::image::maps::Mapping;
+use crate::session::space::OriginalMemory;
+use crate::session::space::facts::in_process;
+use crate::session::space::image::Image;
+use crate::session::space::modules::Modules;
+use crate::session::space::named::Named;
 use crate::unwinder::FrameInfo;
 use std::collections::VecDeque;
 use std::ops::{ControlFlow, Range};
@@ -17,7 +20,7 @@ const MAX_FRAMES: usize = 8;
 
 /// The code of those functions, in process addresses.
 #[derive(Clone, Default, Debug)]
-pub(super) struct LibcFrames {
+pub(in crate::session::space) struct LibcFrames {
     /// `exit` and its kin.
     exits: Vec<Range<Addr>>,
     /// What calls main, as far as symbols tell.
@@ -26,7 +29,7 @@ pub(super) struct LibcFrames {
 
 impl LibcFrames {
     /// Those of a module.
-    pub(super) fn of(named: &Named, bias: LoadBias) -> Self {
+    pub(in crate::session::space) fn of(named: &Named, bias: LoadBias) -> Self {
         let here = |code: &[Range<ObjAddr>]| code.iter().map(|code| in_process(code, bias)).collect();
         Self { exits: here(&named.normal_exits), start: here(&named.start_code) }
     }
@@ -69,13 +72,26 @@ impl From<&FrameInfo> for OuterFrame {
     }
 }
 
-impl AddressSpace {
+impl Modules {
+    /// Whether all frames of a thread at a function's entry lie in `stack`, the mapping of its stack pointer. Those
+    /// below a signal handler on an alternate stack do not.
+    pub fn stays_on_stack(&mut self, image: &mut Image, at_entry: &Regs, stack: &Mapping) -> bool {
+        let (start, end) = (stack.start, stack.end);
+        let mut stays = true;
+        let mut memory = OriginalMemory { memory: &mut image.memory, patches: image.code.patches() };
+        self.unwinder.walk(at_entry, &mut memory, true, &mut |frame| {
+            stays = frame.cfa.is_none_or(|cfa| start < cfa && cfa <= end);
+            if stays { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        stays
+    }
+
     /// Of a thread at the entry of libc's `_exit`: the registers of the function that has called `exit`, if `_exit` is
     /// called by that, or by the one function in between that runs glibc's exit handlers. What lies below its stack
     /// pointer are frames of the C library, in whose gaps words of main's old frame are left.
-    pub fn caller_of_exit(&mut self, at_entry: &Regs) -> Option<Regs> {
-        let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
-        let modules = &self.modules;
+    pub fn caller_of_exit(&mut self, image: &mut Image, at_entry: &Regs) -> Option<Regs> {
+        let mut memory = OriginalMemory { memory: &mut image.memory, patches: image.code.patches() };
+        let modules = &self.loaded;
         let is_exit =
             |addr: Addr| modules.iter().any(|module| module.libc_frames.exits.iter().any(|code| code.contains(&addr)));
         let mut frames = 0;
@@ -90,8 +106,8 @@ impl AddressSpace {
 
     /// Of a process's first thread: where the frames lie that lead from the program's entry point to main, if the stack
     /// can be walked up to there. `at_entry`: the thread stands at the first instruction of a function.
-    pub fn start_frames(&mut self, regs: &Regs, at_entry: bool) -> Option<Range<Addr>> {
-        let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
+    pub fn start_frames(&mut self, image: &mut Image, regs: &Regs, at_entry: bool) -> Option<Range<Addr>> {
+        let mut memory = OriginalMemory { memory: &mut image.memory, patches: image.code.patches() };
         let mut outermost = VecDeque::with_capacity(MAX_FRAMES);
         let mut has_caller = true;
         self.unwinder.walk(regs, &mut memory, at_entry, &mut |frame| {
@@ -105,7 +121,7 @@ impl AddressSpace {
         // Otherwise the walk was cut short.
         let is_entry = outermost.back().is_some_and(|frame| self.unwinder.is_initial_stack(frame.sp));
         let is_start = |addr: Addr| {
-            self.modules.iter().any(|module| module.libc_frames.start.iter().any(|code| code.contains(&addr)))
+            self.loaded.iter().any(|module| module.libc_frames.start.iter().any(|code| code.contains(&addr)))
         };
         (!has_caller && is_entry).then(|| start_frames(&outermost, is_start)).flatten()
     }

@@ -1,49 +1,36 @@
 //! Functions that branch back to their own first instruction.
 
-use super::AddressSpace;
 use crate::base::addr::Addr;
 use crate::breakpoints::patches::own::{flows_to_entry, loops_to_entry};
+use crate::session::space::image::Image;
+use crate::session::space::modules::Modules;
 
 /// So much of a function, and of each part of it that lies elsewhere, is looked at, in bytes.
 const MAX_CODE: u64 = 1 << 16;
 
-impl AddressSpace {
-    /// Whether the allocator function at `at`, which has a probe, branches back to its first instruction. The answer is
-    /// kept with the probe.
-    pub fn loops_to_entry(&mut self, at: Addr) -> bool {
-        let known = self.breakpoints.get(at).and_then(|breakpoint| breakpoint.loops_to_entry);
-        known.unwrap_or_else(|| {
-            let ahead = self.ways.get(&at).map(|ways| ways.loops_to_entry);
-            let loops = ahead.unwrap_or_else(|| self.find_loop_to_entry(at));
-            if let Some(breakpoint) = self.breakpoints.get_mut(at) {
-                breakpoint.loops_to_entry = Some(loops);
-            }
-            loops
-        })
-    }
-
+impl Modules {
     /// The same of a function that may have no probe yet, looked up in the code.
-    pub(super) fn find_loop_to_entry(&mut self, at: Addr) -> bool {
+    pub(in crate::session::space) fn find_loop_to_entry(&mut self, image: &Image, at: Addr) -> bool {
         let size = self.module(at).map_or(0, |module| {
             let mut functions = module.entries.iter().chain(module.wrappers.iter().map(|(code, _)| code));
             functions.find(|code| code.start == at).map_or(0, |code| code.end.0 - code.start.0)
         });
-        self.branches_to_entry(at, size)
+        self.branches_to_entry(image, at, size)
     }
 
     /// The same. `size`: the function's in bytes, by its symbol. Where that states none, unwind
     /// tables do, or the branches that lead on from its beginning.
-    fn branches_to_entry(&mut self, at: Addr, size: u64) -> bool {
+    pub(in crate::session::space) fn branches_to_entry(&mut self, image: &Image, at: Addr, size: u64) -> bool {
         let described = self.unwinder.code_around(at).filter(|code| code.start == at);
         let size = match described {
             Some(code) if size <= 1 => code.end.0 - code.start.0,
-            None if size <= 1 => return flows_to_entry(at, &|at, to| self.read_original(at, to)),
+            None if size <= 1 => return flows_to_entry(at, &|at, to| image.read_original(at, to)),
             _ => size,
         };
-        let code = self.original_bytes(at, bounded(size));
+        let code = image.original_bytes(at, bounded(size));
         loops_to_entry(&code, at, &mut |target| {
             let part = self.unwinder.code_around(target)?;
-            Some((part.start, self.original_bytes(part.start, bounded(part.end.0 - part.start.0))))
+            Some((part.start, image.original_bytes(part.start, bounded(part.end.0 - part.start.0))))
         })
     }
 }

@@ -1,64 +1,26 @@
 //! What other files know of a loaded module: symbols that were stripped from it, unwind tables of its debug file.
 
-use super::helper::{Pending, Poll};
-use super::named::Named;
-use super::{AddressSpace, OriginalMemory};
-use crate::allocators::AllocatorTable;
-use crate::allocators::select::AllocatorSymbol;
 use crate::arch::Regs;
 use crate::base::addr::ModuleId;
 use crate::image::elf::Elf;
+use crate::session::space::OriginalMemory;
+use crate::session::space::helper::{Pending, Poll};
+use crate::session::space::image::Image;
+use crate::session::space::modules::Modules;
 use crate::symbols::{Bytes, Leads};
 use crate::unwinder::{Section, Unwound};
-use std::path::Path;
 use std::time::Duration;
-
-/// How long the target may be kept waiting for symbols of a debug file without which its allocator is not seen.
-const SYMBOLS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long a thread may be kept waiting for unwind tables of a debug file. Until they come its stacks are marked as
 /// guessed.
 const FRAMES_PATIENCE: Duration = Duration::from_secs(1);
 
-impl AddressSpace {
-    /// What the symbols tell that were stripped from a module, `known` being those that were not: of its debug file, or
-    /// of what is packed in its file.
-    pub(super) fn symbols_elsewhere(
-        &mut self,
-        path: &Path,
-        elf: &Elf<'_>,
-        known: &[AllocatorSymbol],
-        is_program: bool,
-        table: &AllocatorTable,
-    ) -> Option<Named> {
-        let search = self.search.clone()?;
-        let is_needed = elf.is_static() || table.declared_symbols().next().is_some();
-        let (leads, known, table) = (Leads::of(path, elf), known.to_vec(), table.clone());
-        let looked = self.objects.soon(SYMBOLS_PATIENCE, move || {
-            let companion = search.companion(&leads, |elf| elf.has_symtab())?;
-            let elf = companion.elf()?;
-            Some(Named::of(&elf, &elf.plain_symbols(), known, is_program, &table))
-        });
-        match looked {
-            Poll::Done(named) => named,
-            // A program that is linked with its allocator's library has it there.
-            Poll::Pending(_) | Poll::Failed if !is_needed => None,
-            Poll::Pending(_) | Poll::Failed => {
-                self.note_blind_spot(format!(
-                    "the debug file of {} could not be looked through in time: allocator functions that only it names are not \
-                     seen",
-                    path.display()
-                ));
-                None
-            }
-        }
-    }
-
+impl Modules {
     /// The stack of a thread at the entry of a function. Code without CFI makes us look for its module's debug file:
     /// what is built without `.eh_frame` has its tables there.
-    pub fn unwind_at_entry(&mut self, regs: &Regs, max_depth: u32) -> Unwound {
+    pub fn unwind_at_entry(&mut self, image: &mut Image, regs: &Regs, max_depth: u32) -> Unwound {
         self.take_awaited_frames();
-        let mut memory = OriginalMemory { memory: &mut self.memory, patches: self.code.patches() };
+        let mut memory = OriginalMemory { memory: &mut image.memory, patches: image.code.patches() };
         let found = self.unwinder.unwind_at_entry(regs, &mut memory, max_depth);
         let mut is_better = false;
         for module in self.unwinder.take_uncovered() {
@@ -75,11 +37,11 @@ impl AddressSpace {
             return found;
         }
         // The callers are other ones now, perhaps of other such modules.
-        self.unwind_at_entry(regs, max_depth)
+        self.unwind_at_entry(image, regs, max_depth)
     }
 
-    fn await_frames(&mut self, module: ModuleId, late: Pending<Option<Section>>) {
-        if let Some(record) = self.modules.record(module) {
+    pub(in crate::session::space) fn await_frames(&mut self, module: ModuleId, late: Pending<Option<Section>>) {
+        if let Some(record) = self.loaded.record(module) {
             self.findings.warnings.push(format!(
                 "the unwind tables of {} are in its debug file, or compressed, and take long to read: stacks through it are \
                  marked as guessed until they are there",
@@ -90,7 +52,7 @@ impl AddressSpace {
     }
 
     /// Takes the unwind tables that have come meanwhile.
-    fn take_awaited_frames(&mut self) {
+    pub(in crate::session::space) fn take_awaited_frames(&mut self) {
         for (module, late) in std::mem::take(&mut self.awaited_frames) {
             match late.look() {
                 Poll::Done(Some(section)) => self.unwinder.add_debug_frame(module, section),
@@ -101,11 +63,11 @@ impl AddressSpace {
     }
 
     /// `.debug_frame` of a module's own file, where it is compressed, or else of its companion.
-    fn debug_frame_elsewhere(&self, module: ModuleId) -> Poll<Option<Section>> {
-        let record = self.modules.record(module);
+    pub(in crate::session::space) fn debug_frame_elsewhere(&self, module: ModuleId) -> Poll<Option<Section>> {
+        let record = self.loaded.record(module);
         let opened = record.and_then(|record| Some((record.path.clone(), record.file.clone()?)));
-        let (Some((path, file)), Some(search)) = (opened, self.search.clone()) else { return Poll::Failed };
-        self.objects.soon(FRAMES_PATIENCE, move || {
+        let (Some((path, file)), Some(search)) = (opened, self.files.search.clone()) else { return Poll::Failed };
+        self.files.objects.soon(FRAMES_PATIENCE, move || {
             let bytes = Bytes::of_file(&file).ok()?;
             let elf = Elf::parse(&bytes).ok()?;
             elf.debug_frame().or_else(|| {

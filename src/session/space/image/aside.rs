@@ -1,9 +1,9 @@
 //! Breakpoints that are set aside for a while: for a child that shares the memory, and that another tracer traces.
 
-use super::AddressSpace;
+use crate::session::space::image::Image;
 use crate::tracer::Result;
 
-impl AddressSpace {
+impl Image {
     /// Takes all int3s out of the code, as `child` is about to be let go in it. What others do meanwhile is not seen.
     ///
     /// # Errors

@@ -1,39 +1,30 @@
 //! What the program calls by an allocator function's name: the dynamic linker has written it to slots, whichever way it
-//! came to it
-//! (interposition, versions, DT_SYMBOLIC, a namespace of its own, the resolver of an IFUNC). What it finds there is
-//! probed like a
-//! function of that name; where that can't be, calls go unseen, and heaptrace says so.
+//! came to it (interposition, versions, DT_SYMBOLIC, a namespace of its own, the resolver of an IFUNC). heaptrace
+//! probes what it finds there like a function of that name; where that can't be, calls go unseen, and it says so.
 
-use super::AddressSpace;
-use super::modules::Module;
-use super::named::is_part_name;
-use super::probes::{Deferred, RESOLVER_TAG, ToPlace};
 use crate::allocators::AllocatorTable;
 use crate::allocators::select::{AllocatorSymbol, is_dynamic_linker};
 use crate::base::addr::{Addr, FunctionId, ModuleId};
-use crate::breakpoints::Purpose;
-use crate::session::space::{Helper, Placed};
-use crate::tracer::Result;
+use crate::session::space::image::Image;
+use crate::session::space::image::calls::Called;
+use crate::session::space::modules::{Module, Modules};
+use crate::session::space::named::is_part_name;
 use std::ops::Range;
-
-/// A stub leads to a slot, and that to a function; or to one stub more, where a program has the address of a function
-/// of its library.
-const LONGEST_CHAIN: usize = 4;
 
 /// The size of a function that neither a symbol nor the CFI tells.
 const UNKNOWN_SIZE: u64 = 1;
 
-impl AddressSpace {
+impl Modules {
     /// Looks at the slots of modules that have been linked since: what is called by an allocator function's name counts
     /// as such a
     /// function of its module from now on. Whether there was one that had not.
-    pub(super) fn find_called_functions(&mut self, table: &AllocatorTable) -> bool {
+    pub(in crate::session::space) fn find_called_functions(&mut self, image: &Image, table: &AllocatorTable) -> bool {
         let mut found = Vec::new();
         let mut settled = Vec::new();
-        for module in self.modules.iter().filter(|module| !module.is_linked && !is_dynamic_linker(&module.symbols)) {
+        for module in self.loaded.iter().filter(|module| !module.is_linked && !is_dynamic_linker(&module.symbols)) {
             let mut is_linked = true;
             for &(slot, function) in &module.slots {
-                match self.called_through(slot) {
+                match image.called_through(slot) {
                     Called::Function(at) => found.extend(module.may_lead_to(at, function).then_some((at, function))),
                     Called::Later => {}
                     Called::Nothing => is_linked = false,
@@ -44,7 +35,7 @@ impl AddressSpace {
             }
         }
         for id in settled {
-            if let Some(module) = self.modules.get_mut(id) {
+            if let Some(module) = self.loaded.get_mut(id) {
                 module.is_linked = true;
             }
         }
@@ -57,7 +48,7 @@ impl AddressSpace {
     }
 
     /// Whether a call of `function` that goes to `at` is seen.
-    fn is_seen(&self, at: Addr, function: FunctionId, table: &AllocatorTable) -> bool {
+    pub(in crate::session::space) fn is_seen(&self, at: Addr, function: FunctionId, table: &AllocatorTable) -> bool {
         let Some(module) = self.module(at) else { return false };
         is_dynamic_linker(&module.symbols)
             || module.entry_families.contains_key(&at)
@@ -68,11 +59,16 @@ impl AddressSpace {
     }
 
     /// From now on `at` is a function of its module by this name. False if it can't be: it is in no module.
-    fn note_function(&mut self, at: Addr, function: FunctionId, table: &AllocatorTable) -> bool {
+    pub(in crate::session::space) fn note_function(
+        &mut self,
+        at: Addr,
+        function: FunctionId,
+        table: &AllocatorTable,
+    ) -> bool {
         let Some(name) = table.get(function).map(|function| function.symbol.clone()) else { return false };
         let described = if self.unwinder.begins_function(at) { self.unwinder.code_around(at) } else { None };
         let id = self.module_at(at);
-        if let Some(module) = self.modules.get_mut(id).filter(|_| id != ModuleId::NONE)
+        if let Some(module) = self.loaded.get_mut(id).filter(|_| id != ModuleId::NONE)
             && !module.has_function(at)
         {
             let code = module.note_choice(at).or(described).or_else(|| module.up_to_next_choice(at));
@@ -85,11 +81,11 @@ impl AddressSpace {
     }
 
     /// Notes what was called through slots and has no probe. Whether there is such: calls were missed.
-    pub fn judge_slots(&mut self, table: &AllocatorTable) -> bool {
+    pub fn judge_slots(&mut self, image: &Image, table: &AllocatorTable) -> bool {
         let mut unseen = Vec::new();
-        for module in self.modules.iter().filter(|module| !is_dynamic_linker(&module.symbols)) {
+        for module in self.loaded.iter().filter(|module| !is_dynamic_linker(&module.symbols)) {
             for &(slot, function) in &module.slots {
-                if let Called::Function(at) = self.called_through(slot)
+                if let Called::Function(at) = image.called_through(slot)
                     && module.may_lead_to(at, function)
                     && !self.is_seen(at, function, table)
                 {
@@ -102,61 +98,9 @@ impl AddressSpace {
         }
         let is_blind = !unseen.is_empty();
         for what in unseen {
-            self.note_blind_spot(what);
+            self.findings.note_blind_spot(what);
         }
         is_blind
-    }
-
-    /// What a call through the slot goes to.
-    fn called_through(&self, slot: Addr) -> Called {
-        let Some(mut at) = self.pointer(slot).filter(|at| *at != Addr::NULL) else { return Called::Nothing };
-        for _ in 0..LONGEST_CHAIN {
-            if !self.maps.find(at).is_some_and(|mapping| mapping.perms.execute) {
-                return Called::Nothing;
-            }
-            if self.asks_the_linker(at) {
-                return Called::Later;
-            }
-            match self.plt_target(at) {
-                Some(next) => at = next,
-                None => return Called::Function(at),
-            }
-        }
-        Called::Later
-    }
-
-    /// Watches the resolvers of a module's allocator functions: what they return is what will be called.
-    pub(super) fn watch_resolvers(&mut self, resolvers: &[Addr]) -> Result<()> {
-        for &addr in resolvers {
-            self.place_or_defer(Deferred { addr, to_place: ToPlace::Resolver }, None)?;
-        }
-        Ok(())
-    }
-
-    /// Which function a resolver that begins at `at` is for.
-    pub fn resolver_at(&self, at: Addr) -> Option<FunctionId> {
-        self.module(at)?.resolvers.get(&at).copied()
-    }
-
-    /// Watches where a resolver returns to. False if no breakpoint can be there.
-    pub fn watch_resolved(&mut self, at: Addr, helper: &Helper<'_>) -> Result<bool> {
-        Ok(self.place(at, Purpose::Tag(RESOLVER_TAG), Some(helper))? == Placed::Done(()))
-    }
-
-    /// No resolver returns to `at` any more.
-    pub fn unwatch_resolved(&mut self, at: Addr) -> Result<()> {
-        if self.resolver_at(at).is_some() {
-            return Ok(());
-        }
-        self.take_away(at, |purposes| (purposes.tags & RESOLVER_TAG != 0).then_some(Purpose::Tag(RESOLVER_TAG)))
-    }
-
-    /// A resolver has said that calls of `function` go to `at`.
-    pub fn resolved(&mut self, function: FunctionId, at: Addr, table: &AllocatorTable) -> Result<()> {
-        if !self.is_seen(at, function, table) && self.note_function(at, function, table) {
-            self.place_probes(table)?;
-        }
-        Ok(())
     }
 }
 
@@ -194,15 +138,4 @@ impl Module {
         let is_own = self.mapped.code().iter().any(|code| code.contains(&at));
         !is_own || self.resolvers.values().any(|resolved| *resolved == function)
     }
-}
-
-/// See [`AddressSpace::called_through`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Called {
-    /// This function.
-    Function(Addr),
-    /// The dynamic linker, which finds the function then.
-    Later,
-    /// Nothing: the slot has not been filled.
-    Nothing,
 }

@@ -5,10 +5,11 @@
 //! new[] does to operator new: on the stack nothing is left of them, but the call instruction in front of the program's
 //! return address still names them.
 
-use super::AddressSpace;
-use super::modules::Module;
 use crate::allocators::{AllocatorTable, Family};
 use crate::base::addr::{Addr, StackId};
+use crate::session::space::image::Image;
+use crate::session::space::image::calls::Callee;
+use crate::session::space::modules::{Module, Modules};
 use std::ops::Range;
 
 /// So many bytes of a stack are looked at for frames of an allocator's inner functions.
@@ -17,44 +18,36 @@ const FRAMES_OF_ALLOCATOR: usize = 2048;
 /// So many frames between mmap and an allocator's function are looked at.
 const FRAMES_OF_MAPPING: usize = 32;
 
-/// What a call instruction calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Callee {
-    addr: Addr,
-    /// Not so where a slot of the global offset table still leads to the dynamic linker: it will tell next time.
-    is_resolved: bool,
-}
-
-impl AddressSpace {
+impl Modules {
     /// Whether a call that will return to `return_addr` was made by the allocator's own code. Where the function that
     /// it calls there belongs to another, it was that one that has come here by jumps: the frames of __cxa_end_catch,
     /// which frees an exception, are all replaced.
-    pub fn is_called_by_allocator(&mut self, return_addr: Addr) -> bool {
+    pub fn is_called_by_allocator(&mut self, image: &Image, return_addr: Addr) -> bool {
         if !self.is_allocator_code(return_addr) {
             return false;
         }
         let caller = self.module_at(return_addr);
-        if let Some(&is_outward) = self.modules.calls(caller).outward.get(&return_addr) {
+        if let Some(&is_outward) = self.loaded.calls(caller).outward.get(&return_addr) {
             return !is_outward;
         }
-        let callee = self.callee(return_addr);
+        let callee = image.callee(return_addr);
         let is_outward = callee
             .is_some_and(|callee| !self.is_allocator_code(callee.addr) && self.is_foreign(callee.addr, return_addr));
-        self.modules.calls_mut(caller).outward.insert(return_addr, is_outward);
+        self.loaded.calls_mut(caller).outward.insert(return_addr, is_outward);
         !is_outward
     }
 
     /// Whether a function called from the allocator's code is of another module, or of the machinery of exceptions in
     /// its own.
-    fn is_foreign(&self, callee: Addr, return_addr: Addr) -> bool {
-        let runtime = || self.modules.iter().flat_map(|module| &module.exception_runtime);
+    pub(in crate::session::space) fn is_foreign(&self, callee: Addr, return_addr: Addr) -> bool {
+        let runtime = || self.loaded.iter().flat_map(|module| &module.exception_runtime);
         self.module_at(callee) != self.module_at(return_addr) || runtime().any(|code| code.contains(&callee))
     }
 
     /// Whether a thread with this instruction and stack pointer may be inside of the allocator. A library's allocator
     /// calls nothing outside of it; of one in the program, which code is its own is known in part: then an address in
     /// that on the stack tells it.
-    pub fn may_be_in_allocator(&self, pc: Addr, sp: Addr) -> bool {
+    pub fn may_be_in_allocator(&self, image: &Image, pc: Addr, sp: Addr) -> bool {
         if self.is_allocator_code(pc) {
             return true;
         }
@@ -62,14 +55,14 @@ impl AddressSpace {
             return false;
         }
         let mut frames = [0; FRAMES_OF_ALLOCATOR];
-        let read = self.memory.read_uncached(sp, &mut frames);
+        let read = image.memory.read_uncached(sp, &mut frames);
         let words = frames.get(..read).unwrap_or_default().chunks_exact(8);
         words.filter_map(|word| crate::base::memory::word(word, 0)).any(|word| self.is_allocator_code(Addr(word)))
     }
 
     /// Whether `stack` leads through an allocator to the function at `entry`, one of mmap and its kin. The C library's
     /// own code is an allocator's in part: there the functions tell that are on the stack, or are called there.
-    pub fn is_within_allocator(&self, stack: StackId, entry: Addr) -> bool {
+    pub fn is_within_allocator(&self, image: &Image, stack: StackId, entry: Addr) -> bool {
         let library = self.module_at(entry);
         let is_entry = |addr: Addr| {
             let module = self.module(addr);
@@ -82,7 +75,7 @@ impl AddressSpace {
             let is_own = module.id == library && !module.is_program;
             let code = if is_own { &module.entries } else { &module.allocator_code };
             code.iter().any(|code| code.contains(&at))
-                || self.callee(frame.addr.raw()).is_some_and(|callee| is_entry(callee.addr))
+                || image.callee(frame.addr.raw()).is_some_and(|callee| is_entry(callee.addr))
         })
     }
 
@@ -96,19 +89,19 @@ impl AddressSpace {
         !module.is_program || table.is_sbrk_at(&module.symbols, module.bias.to_object(return_addr))
     }
 
-    fn is_allocator_code(&self, addr: Addr) -> bool {
+    pub(in crate::session::space) fn is_allocator_code(&self, addr: Addr) -> bool {
         self.module(addr).is_some_and(|module| module.allocator_code.iter().any(|code| code.contains(&addr)))
     }
 
     /// The family of a call that has arrived at the probe `entry` and will return to `return_addr`. `frees`: the
     /// function may have been reached by a jump out of another one. None if that is not known.
-    pub fn family_of_call(&mut self, entry: Addr, return_addr: Addr, frees: bool) -> Option<Family> {
+    pub fn family_of_call(&mut self, image: &Image, entry: Addr, return_addr: Addr, frees: bool) -> Option<Family> {
         let own = self.probed_family(entry);
         // Only malloc and free hide behind wrappers.
-        if !frees || own != Some(Family::Malloc) || !self.modules.iter().any(|module| !module.wrappers.is_empty()) {
+        if !frees || own != Some(Family::Malloc) || !self.loaded.iter().any(|module| !module.wrappers.is_empty()) {
             return own;
         }
-        self.family_of_callee(return_addr)
+        self.family_of_callee(image, return_addr)
     }
 
     /// Where the function begins that `addr` lies in, if that is operator new or one of its kin: whoever returns there
@@ -121,13 +114,13 @@ impl AddressSpace {
     /// The family of an allocation that came through operator new or one of its kin, whose stack is `stack`. operator
     /// new[] jumps to operator new: which of them was called only the program's own call instruction tells. And whether
     /// that is known for good, also if it can't be told.
-    pub fn family_through_wrapper(&mut self, stack: StackId) -> (Option<Family>, bool) {
+    pub fn family_through_wrapper(&mut self, image: &Image, stack: StackId) -> (Option<Family>, bool) {
         if let Some(&known) = self.stack_families.get(&stack) {
             return (Some(known), true);
         }
         let frames = self.unwinder.stacks().frames(stack);
         let caller = frames.iter().map(|frame| frame.addr.raw()).find(|addr| self.wrapper_at(addr.sub(1)).is_none());
-        let family = caller.and_then(|return_addr| self.family_of_callee(return_addr));
+        let family = caller.and_then(|return_addr| self.family_of_callee(image, return_addr));
         let is_known = family.is_some() || caller.is_none_or(|return_addr| self.is_callee_known(return_addr));
         // What can't be told may be once other modules have come.
         if let Some(family) = family {
@@ -136,91 +129,31 @@ impl AddressSpace {
         (family, is_known)
     }
 
-    fn family_of_callee(&mut self, return_addr: Addr) -> Option<Family> {
+    pub(in crate::session::space) fn family_of_callee(&mut self, image: &Image, return_addr: Addr) -> Option<Family> {
         let caller = self.module_at(return_addr);
-        if let Some(&known) = self.modules.calls(caller).families.get(&return_addr) {
+        if let Some(&known) = self.loaded.calls(caller).families.get(&return_addr) {
             return known;
         }
-        let callee = self.callee(return_addr);
+        let callee = image.callee(return_addr);
         let family = callee.and_then(|Callee { addr, .. }| {
             let wrappers = self.module(addr).into_iter().flat_map(|module| &module.wrappers);
             let wrapper = wrappers.into_iter().find(|(range, _)| range.start == addr).map(|(_, family)| *family);
             wrapper.or_else(|| self.probed_family(addr))
         });
         if family.is_some() || callee.is_none_or(|callee| callee.is_resolved) {
-            self.modules.calls_mut(caller).families.insert(return_addr, family);
+            self.loaded.calls_mut(caller).families.insert(return_addr, family);
         }
         family
     }
 
     /// The family of the probed function that begins at `entry`.
-    fn probed_family(&self, entry: Addr) -> Option<Family> {
+    pub(in crate::session::space) fn probed_family(&self, entry: Addr) -> Option<Family> {
         self.module(entry)?.entry_families.get(&entry).copied().flatten()
-    }
-
-    /// What the call instruction in front of `return_addr` calls, through a PLT stub if there is one. None for calls
-    /// through registers and the like.
-    fn callee(&self, return_addr: Addr) -> Option<Callee> {
-        let code = self.code_before::<6>(return_addr)?;
-        match code {
-            // call [rip+disp32]
-            [0xff, 0x15, a, b, c, d] => {
-                let addr = self.pointer(relative(return_addr, [a, b, c, d]))?;
-                Some(Callee { addr, is_resolved: true })
-            }
-            // call rel32
-            [_, 0xe8, a, b, c, d] => {
-                let target = relative(return_addr, [a, b, c, d]);
-                let Some(addr) = self.plt_target(target) else {
-                    return Some(Callee { addr: target, is_resolved: true });
-                };
-                Some(Callee { addr, is_resolved: !self.asks_the_linker(addr) })
-            }
-            _ => None,
-        }
     }
 
     /// Whether it is known for good what the call in front of `return_addr` calls.
     pub fn is_callee_known(&self, return_addr: Addr) -> bool {
-        self.modules.calls(self.module_at(return_addr)).families.contains_key(&return_addr)
-    }
-
-    /// Where a PLT stub at `stub` jumps: `jmp [rip+disp32]`, perhaps behind an endbr64 and with a bnd prefix.
-    pub(super) fn plt_target(&self, stub: Addr) -> Option<Addr> {
-        let mut code = [0; 16];
-        self.read_code(stub, &mut code).then_some(())?;
-        let mut skip = 0;
-        if code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
-            skip += 4;
-        }
-        if code.get(skip) == Some(&0xf2) {
-            skip += 1;
-        }
-        let [0xff, 0x25, a, b, c, d] = *code.get(skip..skip + 6)? else { return None };
-        self.pointer(relative(stub.add(skip as u64 + 6), [a, b, c, d]))
-    }
-
-    /// Whether a slot of the global offset table that leads to `addr` is not resolved yet: `push imm32`, perhaps behind
-    /// an endbr64, before the PLT goes to the dynamic linker.
-    pub(super) fn asks_the_linker(&self, addr: Addr) -> bool {
-        let mut code = [0; 5];
-        self.read_code(addr, &mut code) && matches!(code, [0x68, ..] | [0xf3, 0x0f, 0x1e, 0xfa, 0x68])
-    }
-
-    fn code_before<const N: usize>(&self, addr: Addr) -> Option<[u8; N]> {
-        let mut code = [0; N];
-        self.read_code(addr.sub(N as u64), &mut code).then_some(code)
-    }
-
-    fn read_code(&self, addr: Addr, code: &mut [u8]) -> bool {
-        let complete = self.memory.read_uncached(addr, code) == code.len();
-        self.code.patches().mask(addr, code);
-        complete
-    }
-
-    pub(super) fn pointer(&self, at: Addr) -> Option<Addr> {
-        let mut word = [0; 8];
-        (self.memory.read_uncached(at, &mut word) == 8).then(|| Addr(u64::from_le_bytes(word)))
+        self.loaded.calls(self.module_at(return_addr)).families.contains_key(&return_addr)
     }
 }
 
@@ -228,7 +161,7 @@ impl Module {
     /// Remembers which code is the allocator's, of which a function of `size` bytes at `addr` is one: all of a library
     /// that provides one (but for the machinery of exceptions, if it holds that, too), of the program itself only the
     /// allocator's own functions.
-    pub(super) fn note_allocator_code(&mut self, addr: Addr, size: u64) {
+    pub(in crate::session::space) fn note_allocator_code(&mut self, addr: Addr, size: u64) {
         let code = if self.is_program {
             vec![addr..addr.add(size.max(1))]
         } else {
@@ -238,11 +171,6 @@ impl Module {
         let new: Vec<_> = new.filter(|range| !self.allocator_code.contains(range)).collect();
         self.allocator_code.extend(new);
     }
-}
-
-/// The address that a displacement at the end of an instruction means; `next` is the following instruction.
-fn relative(next: Addr, displacement: [u8; 4]) -> Addr {
-    next.add(i64::from(i32::from_le_bytes(displacement)).cast_unsigned())
 }
 
 /// Code without some parts of it.
