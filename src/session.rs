@@ -185,7 +185,7 @@ impl Session {
             }
         }
         for process in self.processes.iter_mut() {
-            process.cost.wall_ns = process.lived_ns();
+            process.cost.measured.wall_ns = process.observer.age_ns();
         }
         Ok(())
     }
@@ -273,7 +273,7 @@ impl Session {
         let slot = self.slot_of(&stop);
         self.carry_out(stop, action)?;
         if let Some(process) = self.processes.get_mut(slot) {
-            process.count_stop(noticed.elapsed());
+            process.cost.count_stop(noticed.elapsed());
         }
         Ok(())
     }
@@ -406,7 +406,7 @@ impl Session {
         if let Some(mut process) = self.processes.remove(slot) {
             self.detaching -= usize::from(process.teardown.detaching);
             process.teardown.detached &= process.teardown.exit.or(process.teardown.killed_by).is_none();
-            process.cost.wall_ns = process.lived_ns();
+            process.cost.measured.wall_ns = process.observer.age_ns();
             process.teardown.exit = process.teardown.exit.or(process.teardown.killed_by);
             process.end();
             let recording = process.finish(None);

@@ -61,7 +61,7 @@ impl Session {
             process.await_existing();
             process.end_copies_before_detach(stops);
             process.unpin();
-            process.note_peak_resident(process.tracee.pid);
+            process.cost.note_peak_resident(process.tracee.pid);
             process.teardown.note_added_memory(&process.tracee, &process.jump);
             process.judge_unseen(process.tracee.pid);
             process.settle();
@@ -145,7 +145,7 @@ impl Session {
         (process.teardown.detaching, process.teardown.detached) = (true, true);
         self.detaching += 1;
         process.unpin();
-        process.note_peak_resident(process.tracee.pid);
+        process.cost.note_peak_resident(process.tracee.pid);
         process.teardown.note_added_memory(&process.tracee, &process.jump);
         process.judge_unseen(process.tracee.pid);
         process.settle();

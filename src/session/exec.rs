@@ -145,7 +145,7 @@ impl Process {
         self.leaks = LeakWatch::default();
         self.tests = TestWatch::default();
         self.fill = self.tracee.settings.perturb.then(fill::Blocks::default);
-        self.peak_resident = None;
+        self.cost.peak_resident = None;
         self.observer.exec();
         self.hold_probes_back();
         self.begin_image(tid);

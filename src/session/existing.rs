@@ -125,7 +125,7 @@ impl Process {
                 ));
             }
         }
-        self.note_stop(began);
+        self.cost.note_standstill(began);
         Ok(())
     }
 

@@ -104,8 +104,8 @@ impl Process {
             self.note_missed_call();
             return Ok(());
         };
-        if self.observer.events() == 0 && self.cost.known_cpu_ns == 0 {
-            self.note_undisturbed_time();
+        if self.observer.events() == 0 && self.cost.measured.known_cpu_ns == 0 {
+            self.cost.note_undisturbed_time(&self.jump);
         }
         let entry = self.entry_at(task, function, regs, at, return_addr);
         let (libunwind, max_depth) = (self.libunwind.as_deref(), self.tracee.settings.max_depth);
@@ -139,7 +139,7 @@ impl Process {
         let EngineReply::WatchReturn(site) = answer else { return Ok(()) };
         match self.tracee.space.ensure_return_site(site, thread, raw) {
             Ok(true) => {
-                self.stop_cost.enters(self.tracee.pid, tid);
+                self.cost.stop_cost.enters(self.tracee.pid, tid);
                 Ok(())
             }
             Ok(false) => {

@@ -181,23 +181,15 @@ impl Process {
         let sources = self.heap_sources(live, threads)?;
         let copy = means.map_or(Ok(None), |means| self.copy(present, means, &sources.mappings, true, stops));
         let reading = match copy {
-            Ok(Some(Forming::Later)) => return Ok(Captured::Later { stopped_ns: self.note_stop(began) }),
+            Ok(Some(Forming::Later)) => return Ok(Captured::Later { stopped_ns: self.cost.note_standstill(began) }),
             Ok(Some(Forming::Copy(lease))) => Reading::Copied(Box::new(sources), lease),
             Ok(None) => Reading::Done(Box::new(self.read_heap(sources))),
             Err(error) => return Ok(Captured::Overtaken(error)),
         };
         let interim = self.interim(matches!(reading, Reading::Copied(..)));
         // The stops wait to be served: the session's loop does that next.
-        let stopped_ns = self.note_stop(began);
+        let stopped_ns = self.cost.note_standstill(began);
         Ok(Captured::Heap(Box::new(HeapCapture { interim, reading, stopped_ns })))
-    }
-
-    /// The process has stood still since `began`. For how long, in ns.
-    pub(super) fn note_stop(&mut self, began: Instant) -> u64 {
-        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.cost.stopped_ns += stopped_ns;
-        self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
-        stopped_ns
     }
 
     /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is detached from.

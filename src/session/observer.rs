@@ -416,7 +416,8 @@ impl Observer {
         self.stream.model.end();
     }
 
-    /// For how long the stream has lasted, in nanoseconds.
+    /// For how long the stream has lasted, in nanoseconds: by the clock of its events, so that none of them comes after
+    /// the end that is measured by this.
     pub(super) fn age_ns(&self) -> u64 {
         self.model().age_ns(self.now_ns())
     }

@@ -2,6 +2,7 @@
 
 use super::awaited::Awaited;
 use super::common::Common;
+use super::cost::CostMeter;
 use super::engine::EngineReport;
 use super::existing::Existing;
 use super::heapcopy::Copies;
@@ -15,7 +16,6 @@ use super::resolving::Resolving;
 use super::signalstate::SignalState;
 use super::space::AddressSpace;
 use super::stop::{Action, Stop};
-use super::stopcost::StopCost;
 use super::stops::Stops;
 use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
@@ -24,8 +24,7 @@ use super::trap::leave_for_signal;
 use crate::base::progress::Progress;
 use crate::event::EventKind;
 use crate::heapmodel::fill;
-use crate::profile::{Children, Cost};
-use crate::tracer::cputime::{self, CpuTime};
+use crate::profile::Children;
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus, is_fault};
@@ -53,14 +52,8 @@ pub struct Process {
     pub(super) existing: Option<Existing>,
     pub(super) children: Children,
     pub(super) observer: Observer,
-    pub(super) cost: Cost,
+    pub(super) cost: CostMeter,
     pub(super) jump: JumpEngine,
-    /// What a stop takes of its CPU time.
-    pub(super) stop_cost: StopCost,
-    /// The CPU time that it had used when tracing began.
-    pub(super) cpu_before: CpuTime,
-    /// The most that its current image is known to have had resident, in bytes.
-    pub(super) peak_resident: Option<u64>,
     /// Blocks whose ends are known, if that is wanted (`--perturb`).
     pub(super) fill: Option<fill::Blocks>,
     /// Whom probes wait for that take a thread to be placed.
@@ -121,11 +114,8 @@ impl Process {
             existing: None,
             children: Children::default(),
             observer,
-            cost: Cost::default(),
+            cost: CostMeter::new(pid, Arc::clone(&common.progress)),
             jump: JumpEngine::new(common.settings.jump, Arc::clone(&common.progress)),
-            stop_cost: StopCost::default(),
-            cpu_before: cputime::of_process(pid).unwrap_or_default(),
-            peak_resident: None,
             fill: common.settings.perturb.then(fill::Blocks::default),
             awaited: Awaited::default(),
             resolving: Vec::new(),
@@ -265,11 +255,11 @@ impl Process {
 
     /// A task is about to end: its name is still there, and what it had begun will not return.
     fn on_exit(&mut self, tid: i32) {
-        self.note_cpu_time();
+        self.cost.note_cpu_time();
         // The memory is there until the last thread has gone on from here. To a first thread that has ended others are
         // left, of which any may be the last.
         if tid == self.tracee.pid || self.tracee.tasks.get(self.tracee.pid).is_none_or(|first| first.ending) {
-            self.note_peak_resident(tid);
+            self.cost.note_peak_resident(tid);
             self.judge_unseen(tid);
         }
         self.forget_trap_mask(tid);

@@ -41,13 +41,13 @@ impl Process {
             return self.deliver_trap(tid, thread);
         }
         self.tracee.space.memory.new_stop(tid);
-        self.stop_cost.stops(self.tracee.pid, tid);
+        self.cost.stop_cost.stops(self.tracee.pid, tid);
         let mut breakpoint = breakpoint;
         if breakpoint.purposes.entry.is_some_and(|probe| !self.tracee.settings.table.is_mapping(probe.function)) {
             let entry = AtEntry {
                 thread,
                 raw: &raw,
-                cost: &self.cost,
+                cost: &self.cost.measured,
                 program: &self.identity.program,
                 is_selected: self.identity.selected,
             };
@@ -71,7 +71,7 @@ impl Process {
     /// A thread has hit one of the int3s of the jump engine's routine; `raw` is as the trap has left it.
     fn on_ask(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Action> {
         self.tracee.space.memory.new_stop(tid);
-        self.stop_cost.stops(self.tracee.pid, tid);
+        self.cost.stop_cost.stops(self.tracee.pid, tid);
         match self.jump.on_ask(&mut self.tracee, &mut self.observer, tid, raw) {
             Asked::Call(stub, entered) => return self.see_at_stop(thread, raw, (stub, entered), stops),
             Asked::Answered => self.repair_trap(tid, thread, raw, Addr(raw.0.rip.wrapping_sub(1)))?,
@@ -108,7 +108,7 @@ impl Process {
         if JumpEngine::lacks_stack(thread)? {
             let (tid, raw) = (thread.tid(), thread.registers()?);
             self.tracee.space.memory.new_stop(tid);
-            self.stop_cost.stops(self.tracee.pid, tid);
+            self.cost.stop_cost.stops(self.tracee.pid, tid);
             self.settle();
             if let Some(call) = self.jump.call_not_begun(&mut self.tracee, tid, &raw.regs()) {
                 return self.see_at_stop(thread, &raw, call, stops);
