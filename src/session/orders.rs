@@ -26,7 +26,7 @@ impl Session {
         }
         for process in self.processes.iter_mut() {
             process.try_again_for_copies();
-            process.try_again_for_a_thread()?;
+            process.awaited.try_again_for_a_thread(&mut process.tracee)?;
         }
         if !self.awaits_existing()
             && let Some(pause) = self.common.control.take_pause()

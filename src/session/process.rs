@@ -181,7 +181,7 @@ impl Process {
                     self.signals.fallback_at_stop = matches!(error, TracerError::Overtaken { .. });
                     return Err(error);
                 }
-                self.place_at_stop(stopped)?;
+                self.awaited.place_at_stop(&mut self.tracee, stopped)?;
                 if self.copies.await_a_thread() {
                     self.see_to_copies(stopped, stops)?;
                 }

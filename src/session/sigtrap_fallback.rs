@@ -18,12 +18,9 @@ use super::stops::Stops;
 use super::tasks::{Role, Task};
 
 use super::Session;
-use crate::base::addr::Addr;
-use crate::breakpoints::patches::PcLocation;
 use crate::tracer::disturbance::{Disturbance, disturbance};
 use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::{self, Stopped, Waited};
-use crate::tracer::rawregs::RawRegs;
 use crate::tracer::remote::{Caller, KernelAction};
 use crate::tracer::sigtrap_fallback::SigtrapFallback;
 use crate::tracer::status::{SIGTRAP, WaitStatus};
@@ -96,6 +93,7 @@ impl Session {
                         process.tracee.space.memory.stands_still(Some(stopped_tid));
                         let called = match learns {
                             true => process
+                                .tracee
                                 .resume_registers(&stopped)
                                 .and_then(|resume| process.learn_trap_action(&stopped, resume)),
                             false => process.keep_sigtrap_fallback(stopped_tid, &stopped, &self.stops),
@@ -127,7 +125,9 @@ impl Process {
     pub(super) fn keep_sigtrap_fallback(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
         let handler = match self.signals.fallback {
             FallbackState::Never => return Ok(()),
-            FallbackState::Set(_, Some(looked)) if looked.elapsed() < POLL_INTERVAL && self.is_own_thread(tid) => {
+            FallbackState::Set(_, Some(looked))
+                if looked.elapsed() < POLL_INTERVAL && self.tracee.tasks.is_own_thread(tid) =>
+            {
                 return Ok(());
             }
             _ if !self.shares_trap_action(tid) => return self.keep_sigtrap_fallback_of_sharer(tid, thread),
@@ -161,7 +161,7 @@ impl Process {
         // Not afterwards: it may be installed although the call is broken off.
         self.signals.fallback = FallbackState::Set(handler, None);
         self.tracee.space.code.tell_fallback(Some(handler));
-        let resume = self.resume_registers(thread)?;
+        let resume = self.tracee.resume_registers(thread)?;
         let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.memory };
         match handler.install(&mut caller)? {
             0 => {
@@ -186,7 +186,7 @@ impl Process {
     /// before that.
     pub(super) fn install_sigtrap_fallback_while_all_stand(&mut self, stops: &mut Stops) -> Result<()> {
         let told = |(tid, status, _): &&(i32, WaitStatus, Stopped)| {
-            *status == WaitStatus::EventStop && self.is_own_thread(*tid)
+            *status == WaitStatus::EventStop && self.tracee.tasks.is_own_thread(*tid)
         };
         let Some((tid, _, thread)) = stops.waiting.iter().find(told) else { return Ok(()) };
         self.tracee.space.memory.stands_still(Some(*tid));
@@ -239,7 +239,7 @@ impl Process {
         };
         let mut passing = false;
         let mut best = None;
-        for tid in self.tracee.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid)) {
+        for tid in self.tracee.tasks.tids().into_iter().filter(|tid| self.tracee.tasks.is_own_thread(*tid)) {
             match disturbance(self.tracee.pid, tid) {
                 Some(found) if may(&found) => best = best.min(Some((found, tid))).or(Some((found, tid))),
                 Some(_) => {}
@@ -258,10 +258,6 @@ impl Process {
         matches!(self.signals.fallback, FallbackState::Unset)
     }
 
-    pub(super) fn is_own_thread(&self, tid: i32) -> bool {
-        self.tracee.tasks.get(tid).is_some_and(|task| task.role == Role::Thread)
-    }
-
     pub(super) fn prepare_sigtrap_fallback(&mut self) -> Result<Option<SigtrapFallback>> {
         let Some(handler) =
             (if self.tracee.settings.guardian.is_none() { None } else { self.tracee.space.sigtrap_fallback()? })
@@ -272,17 +268,8 @@ impl Process {
         Ok(Some(handler))
     }
 
-    /// The registers with which a stopped thread goes on after a call for us: in front of a breakpoint of ours that it
-    /// has hit.
-    pub(super) fn resume_registers(&self, thread: &Stopped) -> Result<RawRegs> {
-        let raw = thread.registers()?;
-        let location = self.tracee.space.locate(Addr(raw.0.rip));
-        let has_hit = matches!(location, PcLocation::BehindTrap(_)) && thread.is_breakpoint_trap()?;
-        Ok(if has_hit { raw.before_trap() } else { raw })
-    }
-
     fn remove_sigtrap_fallback(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<()> {
-        let resume = self.resume_registers(thread)?;
+        let resume = self.tracee.resume_registers(thread)?;
         let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.memory };
         handler.remove(&mut caller)?;
         self.signals.fallback = FallbackState::Unset;
@@ -295,7 +282,7 @@ impl Process {
         match self.signals.fallback.handler() {
             Some(handler) => self.remove_sigtrap_fallback(thread, handler),
             None if self.has_lost_ignoring() => {
-                let resume = self.resume_registers(thread)?;
+                let resume = self.tracee.resume_registers(thread)?;
                 self.set_trap_action(thread, resume, IGNORING)
             }
             None => Ok(()),
@@ -331,7 +318,7 @@ impl Process {
             self.signals.trap_mask.action = TrapAction::Default;
             self.signals.fallback = FallbackState::Unset;
             self.tracee.space.code.tell_fallback(None);
-            let resume = self.resume_registers(thread)?;
+            let resume = self.tracee.resume_registers(thread)?;
             self.set_trap_action(thread, resume, DEFAULT)?;
         } else if shares && self.signals.fallback.handler().is_some()
             || !shares && self.has_sigtrap_fallback_of_sharer(tid)

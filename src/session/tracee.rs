@@ -3,8 +3,12 @@
 use super::settings::Settings;
 use super::space::AddressSpace;
 use super::tasks::Tasks;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
 use crate::tracer::code::write::Threads;
 use crate::tracer::control::Control;
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, ptrace};
 use std::sync::Arc;
 
@@ -43,5 +47,14 @@ impl Tracee {
             Err(error) if !error.is_out_of_reach() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// The registers with which a stopped thread goes on after a call for us: in front of a breakpoint of ours that it
+    /// has hit.
+    pub(super) fn resume_registers(&self, thread: &Stopped) -> Result<RawRegs> {
+        let raw = thread.registers()?;
+        let location = self.space.locate(Addr(raw.0.rip));
+        let has_hit = matches!(location, PcLocation::BehindTrap(_)) && thread.is_breakpoint_trap()?;
+        Ok(if has_hit { raw.before_trap() } else { raw })
     }
 }

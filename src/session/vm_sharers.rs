@@ -80,7 +80,7 @@ impl Session {
 impl Process {
     /// Whether a task has the program's own actions for signals, rather than a copy.
     pub(super) fn shares_trap_action(&self, tid: i32) -> bool {
-        self.is_own_thread(tid) || procfs::same_signal_actions(tid, self.tracee.pid) == Some(true)
+        self.tracee.tasks.is_own_thread(tid) || procfs::same_signal_actions(tid, self.tracee.pid) == Some(true)
     }
 
     /// The handler that a task may have which shares the memory. None: it has none, or not ours, or is not to make
@@ -151,7 +151,7 @@ impl Process {
 
     fn install_sigtrap_fallback_of_sharer(&mut self, thread: &Stopped, handler: SigtrapFallback) -> Result<()> {
         self.tracee.space.code.tell_fallback_of_others(handler);
-        let resume = self.resume_registers(thread)?;
+        let resume = self.tracee.resume_registers(thread)?;
         let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.memory };
         handler.install(&mut caller)?;
         self.note_handler_installed();
@@ -173,7 +173,7 @@ impl Process {
         let tid = thread.tid();
         let Some(handler) = self.sigtrap_fallback_of_sharer(tid) else { return Ok(()) };
         self.signals.sharers.looked.insert(tid, Instant::now());
-        let resume = self.resume_registers(thread)?;
+        let resume = self.tracee.resume_registers(thread)?;
         let mut caller = Caller { thread, resume, code: handler.call, memory: &mut self.tracee.space.memory };
         handler.remove(&mut caller).map(drop)
     }

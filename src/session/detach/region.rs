@@ -80,7 +80,7 @@ impl Process {
             return true;
         }
         let unmapped = insist(|| {
-            let resume = self.resume_registers(thread)?;
+            let resume = self.tracee.resume_registers(thread)?;
             self.jump.unmap_regions(&mut self.tracee, thread, resume)
         });
         match unmapped {

@@ -30,7 +30,7 @@ impl Process {
         let goes_last = fits
             && self.teardown.last_to_detach.is_none()
             && self.keeps_handler_to_the_last()
-            && self.is_own_thread(tid)
+            && self.tracee.tasks.is_own_thread(tid)
             && self.has_last_calls()
             && self.tracee.tasks.len() > 1;
         if goes_last {
