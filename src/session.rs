@@ -107,6 +107,7 @@ pub use space::OwnSuppressions;
 pub use traced::Traced;
 pub use tracerecord::StreamEnd;
 
+use crate::event::{EventKind, Missed};
 use crate::profile::Exit;
 use crate::tracer::TracerError;
 use crate::tracer::launch::Launched;
@@ -232,7 +233,10 @@ impl Session {
     fn add_task(&mut self, slot: Slot, tid: i32, role: Role) {
         if let Some(process) = self.processes.get_mut(slot) {
             let task = process.tracee.tasks.add(tid, role);
-            process.on_thread_come(task);
+            if let Some(joined) = process.tests.on_thread_come(task) {
+                process.settle();
+                process.observer.tell(joined);
+            }
             if role == Role::VmSharer {
                 process.jump.note_modes(&process.tracee, &process.observer, &process.signals);
             }
@@ -289,7 +293,7 @@ impl Session {
         }
         tracing::warn!("{error}");
         if let Some(process) = self.processes.get_mut(slot) {
-            process.note_missed_call();
+            process.observer.tell(EventKind::Missed(Missed::Call));
         }
         Ok(match reported {
             WaitStatus::Signal(signal) => Action::Resume(signal),

@@ -10,7 +10,7 @@ use crate::event::{Definition, Preexisting, ProcessDefinition};
 use crate::heapmodel::fill;
 use crate::profile::{Amount, Image};
 use crate::session::leakrecord::LeakWatch;
-use crate::session::pertest::TestWatch;
+use crate::session::pertest::TestTracker;
 use crate::session::signalstate::FallbackState;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
@@ -143,7 +143,7 @@ impl Process {
         self.signals.fallback = FallbackState::default();
         self.signals.yielded.clear();
         self.leaks = LeakWatch::default();
-        self.tests = TestWatch::default();
+        self.tests = TestTracker::default();
         self.fill = self.tracee.settings.perturb.then(fill::Blocks::default);
         self.cost.peak_resident = None;
         self.observer.exec();

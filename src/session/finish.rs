@@ -246,7 +246,7 @@ impl Process {
             images: self.identity.images.clone(),
             warnings,
             leaks,
-            tests: self.tests_record(),
+            tests: self.tests.record(&self.tracee, &self.observer),
             blind_spots,
             unknown_functions: Vec::new(),
             missing_mark: None,

@@ -78,7 +78,8 @@ impl Process {
             self.on_annotation(tid, &regs, at, stops)?;
         }
         if purposes.tags & TEST_TAG != 0 {
-            self.on_test(hit, &regs)?;
+            self.settle();
+            self.tests.on_test(&mut self.tracee, &mut self.observer, hit, &regs)?;
         }
         if purposes.tags & RESOLVER_TAG != 0 {
             self.on_resolver(hit, &regs)?;
@@ -101,7 +102,7 @@ impl Process {
             return Ok(());
         }
         let Some(return_addr) = self.tracee.space.memory.read_u64(Addr(regs.sp())).map(Addr) else {
-            self.note_missed_call();
+            self.observer.tell(EventKind::Missed(Missed::Call));
             return Ok(());
         };
         if self.observer.events() == 0 && self.cost.measured.known_cpu_ns == 0 {
@@ -262,11 +263,6 @@ impl Process {
                 tracing::warn!("{error}");
             }
         }
-    }
-
-    /// A call is known to have been missed.
-    pub(super) fn note_missed_call(&mut self) {
-        self.tell(EventKind::Missed(Missed::Call));
     }
 }
 

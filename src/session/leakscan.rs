@@ -52,9 +52,9 @@ impl Process {
         let [first, second, ..] = regs.arguments();
         let region = Addr(first)..Addr(first.saturating_add(second));
         match annotation {
-            Annotation::IgnoreObject => self.tell(EventKind::BlockIgnored(Addr(first))),
-            Annotation::Disable => self.tell(EventKind::NewBlocksIgnored { task, ignore: true }),
-            Annotation::Enable => self.tell(EventKind::NewBlocksIgnored { task, ignore: false }),
+            Annotation::IgnoreObject => self.observer.tell(EventKind::BlockIgnored(Addr(first))),
+            Annotation::Disable => self.observer.tell(EventKind::NewBlocksIgnored { task, ignore: true }),
+            Annotation::Enable => self.observer.tell(EventKind::NewBlocksIgnored { task, ignore: false }),
             Annotation::RegisterRegion => self.leaks.regions.push(region),
             Annotation::UnregisterRegion => {
                 if let Some(index) = self.leaks.regions.iter().position(|known| *known == region) {
@@ -312,7 +312,7 @@ impl Process {
         let at_seq = self.observer.stream_end().next_seq;
         self.observer.profile_ends();
         let scan = graph.classify();
-        self.note_tests(&scan);
+        self.tests.note_scan(&self.tracee, &self.observer, &scan);
         Ok(ScanRecord {
             scan,
             sites,

@@ -267,10 +267,6 @@ impl Observer {
                 self.with_calls(Calls::forget_all);
                 EngineReply::Nothing
             }
-            EngineReport::Event(kind) => {
-                self.tell(kind);
-                EngineReply::Nothing
-            }
         }
     }
 

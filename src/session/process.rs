@@ -10,7 +10,7 @@ use super::identity::{Identity, Owner};
 use super::jump::JumpEngine;
 use super::leakrecord::LeakWatch;
 use super::observer::Observer;
-use super::pertest::TestWatch;
+use super::pertest::TestTracker;
 use super::pinning::Pinned;
 use super::resolving::Resolving;
 use super::signalstate::SignalState;
@@ -22,7 +22,6 @@ use super::teardown::Teardown;
 use super::tracee::Tracee;
 use super::trap::leave_for_signal;
 use crate::base::progress::Progress;
-use crate::event::EventKind;
 use crate::heapmodel::fill;
 use crate::profile::Children;
 use crate::tracer::libunwind::Libunwind;
@@ -45,7 +44,7 @@ pub struct Process {
     pub(super) teardown: Teardown,
     pub(super) affinity: Option<Pinned>,
     pub(super) leaks: LeakWatch,
-    pub(super) tests: TestWatch,
+    pub(super) tests: TestTracker,
     /// Copies of it that are read, or wanted.
     pub(super) copies: Copies,
     /// Blocks from before the attach, while heaptrace looks for them or passes them on.
@@ -109,7 +108,7 @@ impl Process {
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
             affinity: None,
             leaks: LeakWatch::default(),
-            tests: TestWatch::default(),
+            tests: TestTracker::default(),
             copies: Copies::default(),
             existing: None,
             children: Children::default(),
@@ -130,11 +129,6 @@ impl Process {
     /// engine drains its rings.
     pub(super) fn settle(&mut self) {
         self.jump.settle(&mut self.tracee, &mut self.observer);
-    }
-
-    /// Tells the readers of the process's stream what no engine saw.
-    pub(super) fn tell(&mut self, kind: EventKind) {
-        self.observer.observe(EngineReport::Event(kind));
     }
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
@@ -223,7 +217,11 @@ impl Process {
                     self.note_mode(tid);
                 }
                 if event == Event::Clone {
-                    self.on_thread_made(tid, i32::try_from(stopped.event_message()?).ok());
+                    let child = i32::try_from(stopped.event_message()?).ok();
+                    if let Some(joined) = self.tests.on_thread_made(&self.tracee, tid, child) {
+                        self.settle();
+                        self.observer.tell(joined);
+                    }
                     self.unpin();
                 }
                 Ok(Action::Resume(0))
@@ -271,7 +269,7 @@ impl Process {
             self.identity.thread_names.insert(task.id.serial, procfs::comm(tid));
             self.jump.free_cell(&mut self.tracee, &mut self.observer, task.id);
             self.end_calls_of(task.id);
-            self.end_tests_of(task.id);
+            self.tests.end_tests_of(&mut self.observer, task.id);
             self.release_dropped_sites();
         }
     }

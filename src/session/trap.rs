@@ -15,6 +15,7 @@ use crate::arch::emulate::Outcome;
 use crate::arch::step::{Resume, StepOver};
 use crate::base::addr::Addr;
 use crate::breakpoints::patches::PcLocation;
+use crate::event::{EventKind, Missed};
 use crate::jump::stub::Stub;
 use crate::session::space::{Helper, LOCKS_TAG, OWN_TRACER_TAG, Placed};
 use crate::tracer::ptrace::Stopped;
@@ -138,7 +139,7 @@ impl Process {
             }
             Err(error) => {
                 tracing::warn!("{error}");
-                self.note_missed_call();
+                self.observer.tell(EventKind::Missed(Missed::Call));
             }
         }
         self.release_dropped_sites();
@@ -148,7 +149,7 @@ impl Process {
         match self.step_past(hit) {
             Err(error) if !error.is_out_of_reach() => {
                 tracing::warn!("{error}");
-                self.note_missed_call();
+                self.observer.tell(EventKind::Missed(Missed::Call));
                 self.tracee.space.lift(at)?;
                 pass_trap_to(thread, raw, at)?;
                 Ok(Action::Resume(0))
@@ -207,7 +208,7 @@ impl Process {
             // address.
             Placed::Impossible | Placed::NoRoom => {
                 self.tracee.space.lift(at)?;
-                self.note_missed_call();
+                self.observer.tell(EventKind::Missed(Missed::Call));
                 pass_trap_to(thread, raw, at)?;
             }
         }

@@ -87,7 +87,7 @@ impl Process {
         self.await_existing();
         self.tracee.space.set_aside_for(child)?;
         if self.tracee.tasks.has_several_threads() {
-            self.tell(EventKind::Unobserved);
+            self.observer.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
             self.tracee.space.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
@@ -118,7 +118,7 @@ impl Process {
                 self.jump.go_back_to_stops(&mut self.tracee, Cause::SetAside)?;
             }
             self.tracee.space.take_up_after(child)?;
-            self.tell(EventKind::Unobserved);
+            self.observer.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
         }
         Ok(())
