@@ -22,7 +22,7 @@
 //! an `Action` (`stop.rs`), which the loop alone carries out, so that no path can forget to resume a task; only where
 //! tasks are detached from, `detach.rs` resumes and detaches them itself.
 //!
-//! A `Process` consists of parts that know nothing of it (`identity.rs`, `tasks.rs`, `space.rs`, `signalstate.rs`,
+//! A `Process` consists of parts that know nothing of it (`identity.rs`, `tasks.rs`, `space.rs`, `sigtrap.rs`,
 //! `teardown.rs`, …). What is done with it lies in files by topic, each with an `impl Process` or an `impl Session` of
 //! its own.
 
@@ -67,8 +67,7 @@ mod recording;
 mod requests;
 mod resolving;
 mod settings;
-mod signalstate;
-mod sigtrap_fallback;
+mod sigtrap;
 mod slots;
 mod space;
 mod stop;
@@ -81,9 +80,7 @@ mod traced;
 mod tracee;
 mod tracerecord;
 mod trap;
-mod trapmask;
 mod unseen;
-mod vm_sharers;
 
 pub use crate::jump::load::Promotion;
 pub use aftermath::TracingAborted;
@@ -238,7 +235,7 @@ impl Session {
                 process.observer.tell(joined);
             }
             if role == Role::VmSharer {
-                process.jump.note_modes(&process.tracee, &process.observer, &process.signals);
+                process.jump.note_modes(&process.tracee, &process.observer, &process.sigtrap);
             }
             self.stops.assign(tid, slot);
         }

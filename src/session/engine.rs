@@ -4,8 +4,8 @@
 
 use crate::allocators::Family;
 use crate::base::addr::{Addr, FunctionId, StackId, TaskId};
-use crate::event::calls::{CallContext, Entry, Operation, Recorded, Return, Returned, ToldOfBlock};
 use crate::event::Missed;
+use crate::event::calls::{CallContext, Entry, Operation, Recorded, Return, Returned, ToldOfBlock};
 use crate::jump::layout::Kind;
 use crate::unwinder::{Quality, StackTable, Unwound};
 

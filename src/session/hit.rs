@@ -45,8 +45,8 @@ impl Process {
     /// Does what the breakpoint is there for, and notes when the hit has been `counted`.
     pub(super) fn serve_hit(&mut self, hit: &Hit<'_>, stops: &mut Stops, counted: &mut bool) -> Result<()> {
         let &Hit { tid, thread, raw, at, breakpoint } = hit;
-        self.repair_trap(tid, thread, raw, at)?;
-        self.keep_sigtrap_fallback(tid, thread, stops)?;
+        self.sigtrap.repair_trap(&mut self.tracee, thread, raw, at)?;
+        self.sigtrap.keep_fallback(&mut self.tracee, &mut self.teardown, thread, stops)?;
         let regs = raw.regs();
         if self.tracee.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, regs.sp())) {
             *counted = true;
@@ -66,7 +66,7 @@ impl Process {
             self.refresh_modules(tid);
         }
         if purposes.tags & SIGACTION_TAG != 0 {
-            self.on_sigaction(thread, raw)?;
+            self.sigtrap.on_sigaction(&mut self.tracee, thread, raw)?;
             self.note_mode(tid);
         }
         if purposes.tags & GUARD_TAG != 0 {

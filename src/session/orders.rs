@@ -60,7 +60,7 @@ impl Session {
             return;
         }
         for process in self.processes.iter_mut() {
-            process.tracee.space.guard_anew(process.signals.fallback.handler());
+            process.tracee.space.guard_anew(process.sigtrap.handler());
         }
         let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get_mut(slot));
         if let Some(process) = first {

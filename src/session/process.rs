@@ -13,7 +13,7 @@ use super::observer::Observer;
 use super::pertest::TestTracker;
 use super::pinning::Pinned;
 use super::resolving::Resolving;
-use super::signalstate::SignalState;
+use super::sigtrap::SigtrapGuard;
 use super::space::AddressSpace;
 use super::stop::{Action, Stop};
 use super::stops::Stops;
@@ -27,7 +27,7 @@ use crate::profile::Children;
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus, is_fault};
-use crate::tracer::{Result, TracerError, procfs};
+use crate::tracer::{Result, procfs};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub struct Process {
     pub(super) progress: Arc<Progress>,
     pub(super) libunwind: Option<Rc<Libunwind>>,
     pub(super) identity: Identity,
-    pub(super) signals: SignalState,
+    pub(super) sigtrap: SigtrapGuard,
     pub(super) teardown: Teardown,
     pub(super) affinity: Option<Pinned>,
     pub(super) leaks: LeakWatch,
@@ -104,7 +104,7 @@ impl Process {
                 images: Vec::new(),
                 thread_names: HashMap::new(),
             },
-            signals: SignalState::default(),
+            sigtrap: SigtrapGuard::default(),
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
             affinity: None,
             leaks: LeakWatch::default(),
@@ -169,12 +169,7 @@ impl Process {
                 if was_interrupted {
                     stopped.restart_interrupted_call()?;
                 }
-                if std::mem::take(&mut self.signals.fallback_at_stop)
-                    && let Err(error) = self.install_sigtrap_fallback_first(stopped, stops)
-                {
-                    self.signals.fallback_at_stop = matches!(error, TracerError::Overtaken { .. });
-                    return Err(error);
-                }
+                self.sigtrap.install_fallback_if_asked(&mut self.tracee, &mut self.teardown, stopped, stops)?;
                 self.awaited.place_at_stop(&mut self.tracee, stopped)?;
                 if self.copies.await_a_thread() {
                     self.see_to_copies(stopped, stops)?;
@@ -260,8 +255,7 @@ impl Process {
             self.cost.note_peak_resident(tid);
             self.judge_unseen(tid);
         }
-        self.forget_trap_mask(tid);
-        self.signals.yielded.remove(&tid);
+        self.sigtrap.forget_thread(tid);
         if tid == self.tracee.pid {
             self.identity.owner.note(tid);
         }
@@ -326,7 +320,7 @@ impl Process {
         self.jump.forget_stale_nodes(&self.tracee);
         if self.tracee.space.guards_are_passed() && self.jump.on().is_some() {
             self.tracee.warn_once(THROWS_UNSEEN.to_owned());
-            self.jump.note_modes(&self.tracee, &self.observer, &self.signals);
+            self.jump.note_modes(&self.tracee, &self.observer, &self.sigtrap);
         }
         self.observer.define_modules(self.tracee.space.module_records());
     }

@@ -9,7 +9,7 @@ use crate::tracer::code::write::Threads;
 use crate::tracer::control::Control;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
-use crate::tracer::{Result, ptrace};
+use crate::tracer::{Result, procfs, ptrace};
 use std::sync::Arc;
 
 /// A process under trace, as the objects that watch it share it. Each of them owns what it decides about, and gets this
@@ -56,5 +56,22 @@ impl Tracee {
         let location = self.space.locate(Addr(raw.0.rip));
         let has_hit = matches!(location, PcLocation::BehindTrap(_)) && thread.is_breakpoint_trap()?;
         Ok(if has_hit { raw.before_trap() } else { raw })
+    }
+
+    /// A new image gets no breakpoint before it has the handler.
+    pub(super) fn hold_probes_back(&mut self) {
+        if self.settings.guardian.is_some() {
+            self.space.hold_back();
+        }
+    }
+
+    /// Whether a task has the program's own actions for signals, rather than a copy.
+    pub(super) fn shares_trap_action(&self, tid: i32) -> bool {
+        self.tasks.is_own_thread(tid) || procfs::same_signal_actions(tid, self.pid) == Some(true)
+    }
+
+    /// Whether other threads are in stops that were not answered yet: one of them may have reset the handler.
+    pub(super) fn others_stand_at_stops(&self, tid: i32) -> bool {
+        self.tasks.tids().into_iter().any(|other| other != tid && procfs::state(self.pid, other) == Some(b't'))
     }
 }

@@ -39,7 +39,8 @@ impl Process {
         // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it
         // can't.
         if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap()? {
-            return self.deliver_trap(tid, thread);
+            self.before_signal(tid, thread)?;
+            return self.sigtrap.deliver_trap(&mut self.tracee, thread);
         }
         self.tracee.space.memory.new_stop(tid);
         self.cost.stop_cost.stops(self.tracee.pid, tid);
@@ -75,7 +76,10 @@ impl Process {
         self.cost.stop_cost.stops(self.tracee.pid, tid);
         match self.jump.on_ask(&mut self.tracee, &mut self.observer, tid, raw) {
             Asked::Call(stub, entered) => return self.see_at_stop(thread, raw, (stub, entered), stops),
-            Asked::Answered => self.repair_trap(tid, thread, raw, Addr(raw.0.rip.wrapping_sub(1)))?,
+            Asked::Answered => {
+                let at = Addr(raw.0.rip.wrapping_sub(1));
+                self.sigtrap.repair_trap(&mut self.tracee, thread, raw, at)?;
+            }
             Asked::Lost => {}
         }
         thread.pass_trap(raw, &raw.regs())?;
@@ -115,12 +119,12 @@ impl Process {
                 return self.see_at_stop(thread, &raw, call, stops);
             }
         }
-        self.jump.after_routine_fault(&mut self.tracee, &mut self.observer, &self.signals, thread, signal)
+        self.jump.after_routine_fault(&mut self.tracee, &mut self.observer, &self.sigtrap, thread, signal)
     }
 
     /// Whether the jump engine records the thread's calls, or asks for them, from here on.
     pub(super) fn note_mode(&self, tid: i32) {
-        self.jump.note_mode(&self.tracee, &self.observer, &self.signals, tid);
+        self.jump.note_mode(&self.tracee, &self.observer, &self.sigtrap, tid);
     }
 
     /// A thread stands behind a breakpoint of ours, or is taken to.
@@ -163,7 +167,7 @@ impl Process {
                     tracing::warn!("{error}");
                     return Ok(Action::Resume(0));
                 }
-                self.close_trap_of_sharer(thread);
+                self.sigtrap.close_trap_of_sharer(thread);
                 self.note_child_detached(tid);
                 Ok(Action::Detach)
             }
@@ -224,7 +228,8 @@ impl Process {
             pass_trap_to(thread, raw, trap)?;
             return Ok(Action::Resume(0));
         }
-        self.deliver_trap(tid, thread)
+        self.before_signal(tid, thread)?;
+        self.sigtrap.deliver_trap(&mut self.tracee, thread)
     }
 }
 

@@ -57,7 +57,7 @@ impl Process {
         self.settle();
         let name = self.tracee.space.executed(raw, at).map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.tracee.space.restore(self.tracee.whose_threads())?;
-        self.uninstall_sigtrap_fallback(thread)?;
+        self.sigtrap.uninstall_fallback(&mut self.tracee, thread)?;
         pass_trap_to(thread, raw, at)?;
         self.tracee.space.clear_own_code(None);
         self.children.untraced += 1;
@@ -72,7 +72,7 @@ impl Process {
         if let Some(task) = self.tracee.tasks.get(tid).copied() {
             self.end_calls_of(task.id);
         }
-        self.forget_trap_of_sharer(tid);
+        self.sigtrap.forget_trap_of_sharer(tid);
         self.children.untraced += 1;
         let name = procfs::comm(tid);
         if !name.is_empty() && !self.children.untraced_names.contains(&name) {
