@@ -26,6 +26,7 @@ mod values;
 use crate::base::glob::Selection;
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns, Value};
+use crate::jump::load::EngineChoice;
 use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
 pub use convert::ConvertOptions;
@@ -160,7 +161,7 @@ pub struct ProfileOptions {
     /// The format of all of them, whatever their names say.
     pub format: Option<Format>,
     /// How allocator calls are intercepted.
-    pub engine: Engine,
+    pub engine: EngineChoice,
     /// Stop tracing after this time; never zero.
     pub duration: Option<Duration>,
     /// Collect nothing until an order to resume.
@@ -226,18 +227,6 @@ pub struct ProfileOptions {
     pub progress: When,
     /// Whether to colour what goes to stderr.
     pub color: When,
-}
-
-/// How allocator calls are intercepted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Engine {
-    /// The trap engine at first, the jump engine when the stops take much of the program's time.
-    #[default]
-    Auto,
-    /// int3 at each entry and return.
-    Trap,
-    /// A jump at each entry to code of ours that records the call.
-    Jump,
 }
 
 /// Who walks the stacks.

@@ -1,19 +1,78 @@
 //! heaptrace: a heap profiler and leak checker for native Linux x86-64 programs that works from outside the target.
 //!
-//! The program of that name is what most will use. As a library it runs a program under trace ([`Profiler`]), judges it
-//! ([`CheckRules`]), shows what was found ([`profile::Profile`]) and writes it in each format ([`write()`]):
+//! The program of that name is what most will use; this is what it is made of. Whoever may trace a process (ptrace(2))
+//! can do the following.
 //!
-//! ```no_run
-//! use heaptrace::{ExportOptions, Format, Profiler};
+//! # Run a command
 //!
-//! let profile = Profiler::new().run("ls", &["/".into()])?;
-//! println!("{} bytes at the peak", profile.totals.peak_bytes);
-//! let mut file = std::fs::File::create("ls.pb.gz")?;
-//! heaptrace::write(Format::PprofGz, &profile, &ExportOptions::default(), &mut file)?;
+//! A [`Profiler`] runs a program under trace to its end. The [`profile::Profile`] that it returns says where memory was
+//! allocated, what was live at the peak, and what was never freed:
+//!
+//! ```
+//! let profile = heaptrace::Profiler::new().run("ls", &["/".into()])?;
+//! println!("{} bytes in {} blocks at the peak", profile.totals.peak_bytes, profile.totals.peak_blocks);
+//! if let Some(most) = profile.samples.iter().max_by_key(|sample| sample.at_peak.bytes) {
+//!     profile.functions_of(most.stack).for_each(|function| println!("    {}", function.name));
+//! }
+//! # Ok::<(), heaptrace::ProfilerError>(())
+//! ```
+//!
+//! Where a program calls its allocator millions of times a second, the jump engine records the calls without stops, and
+//! a sample costs less still:
+//!
+//! ```
+//! use heaptrace::{EngineChoice, Profiler};
+//!
+//! let sampled = Profiler::new().engine(EngineChoice::Jump).sample_interval(512 << 10).run("ls", &[])?;
+//! assert_eq!(sampled.meta.sample_interval, 512 << 10);
+//! # Ok::<(), heaptrace::ProfilerError>(())
+//! ```
+//!
+//! # Judge it
+//!
+//! [`Profiler::check`] looks for leaks at the end, and judges them by [`CheckRules`]: suppressions, limits, a baseline.
+//!
+//! ```
+//! use heaptrace::{CheckRules, Profiler, Suppressions};
+//!
+//! let suppressions = Suppressions::read(b"leak:known_leak\n", "built in")?;
+//! let rules = CheckRules { suppressions, ..CheckRules::default() };
+//! let profile = Profiler::new().check("true", &[], &rules)?;
+//! println!("{}", profile.verdict.expect("a check has a verdict").kind.name());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What fills the memory of a process that nobody has traced, [`Heap`] says.
+//! # Write it
+//!
+//! [`write()`] knows all formats of the command line, [`Format::from_path`] tells which one a file's name means:
+//!
+//! ```
+//! use heaptrace::{ExportOptions, Format, Profiler};
+//!
+//! let profile = Profiler::new().run("true", &[])?;
+//! let mut page = Vec::new();
+//! heaptrace::write(Format::from_path("profile.html".as_ref())?, &profile, &ExportOptions::default(), &mut page)?;
+//! assert!(page.starts_with(b"<!"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Look at a process that runs
+//!
+//! [`Heap`] walks the heap of a process that nobody has traced, by its allocator's own structures, and leaves it as it
+//! was:
+//!
+//! ```
+//! let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn()?;
+//! # std::thread::sleep(std::time::Duration::from_millis(200));
+//! let heap = heaptrace::Heap::of(child.id() as i32);
+//! drop(child.stdin.take());
+//! child.wait()?;
+//! println!("{}", heap?.text());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! To record what a running process allocates from now on (`heaptrace attach`) is the command's alone: it keeps a second
+//! process that gives the target its own code back if the first one is killed, and a library has no such process.
 //!
 //! # The flow
 //!
@@ -74,6 +133,7 @@ mod tracer;
 mod unwinder;
 
 pub use export::{ExportOptions, Format, FormatError, PprofColumns, Source, write};
+pub use jump::load::EngineChoice;
 pub use profile::check::CheckRules;
 pub use profile::check::baseline::{Baseline, BaselineError};
 pub use profile::check::suppressions::{SuppressionError, Suppressions};

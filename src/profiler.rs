@@ -14,7 +14,7 @@ use crate::heap::leaks::ScanOptions;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
 use crate::profile::check::CheckRules;
-use crate::session::{self, LeakScan, OwnSuppressions, Promotion, Recording, SessionError, Settings, Target};
+use crate::session::{self, EngineChoice, LeakScan, OwnSuppressions, Recording, SessionError, Settings, Target};
 use crate::symbols::Search;
 use crate::tracer::TracerError;
 use crate::tracer::control::{Control, SignalMask};
@@ -32,13 +32,22 @@ pub(crate) const DEFAULT_MAX_DEPTH: u32 = 512;
 pub struct Profiler {
     max_depth: u32,
     free_stacks: bool,
+    engine: EngineChoice,
+    sample_interval: u64,
     symbolize: bool,
     debug_dirs: Vec<PathBuf>,
 }
 
 impl Default for Profiler {
     fn default() -> Self {
-        Self { max_depth: DEFAULT_MAX_DEPTH, free_stacks: true, symbolize: true, debug_dirs: Vec::new() }
+        Self {
+            max_depth: DEFAULT_MAX_DEPTH,
+            free_stacks: true,
+            engine: EngineChoice::default(),
+            sample_interval: 0,
+            symbolize: true,
+            debug_dirs: Vec::new(),
+        }
     }
 }
 
@@ -76,6 +85,19 @@ impl Profiler {
     #[must_use]
     pub fn free_stacks(self, walk: bool) -> Self {
         Self { free_stacks: walk, ..self }
+    }
+
+    /// How calls of the allocator are recorded.
+    #[must_use]
+    pub fn engine(self, engine: EngineChoice) -> Self {
+        Self { engine, ..self }
+    }
+
+    /// Records a sample: one byte in so many on average, and the block that it lies in. The figures of a profile are then
+    /// estimates of the whole. 0 records all blocks. [`Self::check`] records all of them in any case.
+    #[must_use]
+    pub fn sample_interval(self, bytes: u64) -> Self {
+        Self { sample_interval: bytes, ..self }
     }
 
     /// Whether addresses get names.
@@ -146,9 +168,9 @@ impl Profiler {
             search: Search::new(&self.debug_dirs, None, None, PathBuf::from("/")),
             max_depth: self.max_depth,
             free_stacks: self.free_stacks,
-            sample_interval: 0,
+            sample_interval: if leak_scan.is_some() { 0 } else { self.sample_interval },
             max_overhead: None,
-            jump: Promotion::Never,
+            engine: self.engine,
             libunwind: false,
             pin: false,
             exit_kill: true,

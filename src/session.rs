@@ -82,7 +82,7 @@ mod tracerecord;
 mod trap;
 mod unseen;
 
-pub use crate::jump::load::Promotion;
+pub use crate::jump::load::EngineChoice;
 pub use aftermath::TracingAborted;
 pub use archive::{Archive, ArchivedRecording};
 pub use breakoff::trace;

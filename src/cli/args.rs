@@ -3,7 +3,7 @@
 use super::occasions::OccasionArguments;
 use super::series::SeriesArguments;
 use super::trace::TraceArguments;
-use super::{Engine, Unwinder, When, formats, values};
+use super::{EngineChoice, Unwinder, When, formats, values};
 use crate::export::{Format, PprofColumns, Value};
 use crate::tracer::control::UserSignal;
 use clap::Args;
@@ -252,7 +252,7 @@ pub(super) struct ProfileArguments {
     /// over to `jump` when stops have taken a fifth of the program's time, over 2 ms of it: most short programs never
     /// get there.
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = values::engine, help_heading = "Tracing")]
-    pub(super) engine: Engine,
+    pub(super) engine: EngineChoice,
 
     /// Record a sample: one byte in BYTES on average, with the block that it lies in (512k; 0: every block)
     ///

@@ -41,7 +41,7 @@ fn a_plain_run_has_the_documented_defaults() {
     assert_eq!((options.program, options.arguments), (OsString::from("./app"), vec![]));
     let profile = options.profile;
     assert_eq!(profile.outputs, [PathBuf::from("heaptrace.%n.%p.pb.gz")]);
-    assert_eq!((profile.engine, profile.max_depth, profile.duration), (Engine::Auto, 512, None));
+    assert_eq!((profile.engine, profile.max_depth, profile.duration), (EngineChoice::Auto, 512, None));
     assert!(profile.free_stacks && profile.symbolize && !profile.pin);
     assert_eq!((profile.pprof_columns, profile.top), (PprofColumns::All, None));
     assert_eq!((profile.verbosity, profile.progress, profile.color), (Verbosity::Normal, When::Auto, When::Auto));
@@ -79,7 +79,7 @@ fn every_option_arrives() {
     .profile;
     assert_eq!(profile.outputs, [PathBuf::from("a.pb"), PathBuf::from("b.json")]);
     assert_eq!(profile.format, Some(Format::Pprof));
-    assert_eq!((profile.engine, profile.duration), (Engine::Trap, Some(Duration::from_secs(120))));
+    assert_eq!((profile.engine, profile.duration), (EngineChoice::Trap, Some(Duration::from_secs(120))));
     assert_eq!((profile.free_stacks, profile.max_depth, profile.pin, profile.symbolize), (false, 64, true, false));
     assert_eq!((profile.alloc_fns, profile.free_fns), (vec!["pool_get:size=arg2".into()], vec!["pool_put".into()]));
     assert_eq!(profile.debug_dirs, [PathBuf::from("d1"), PathBuf::from("d2")]);

@@ -1,7 +1,7 @@
 //! `heaptrace top`.
 
 use super::{
-    AttachTarget, Engine, MIN_INTERVAL, Occasions, ProfileOptions, Refusal, Unwinder, Verbosity, When, values,
+    AttachTarget, EngineChoice, MIN_INTERVAL, Occasions, ProfileOptions, Refusal, Unwinder, Verbosity, When, values,
 };
 use crate::base::glob::Selection;
 use crate::export::PprofColumns;
@@ -97,7 +97,7 @@ pub(super) struct TopArguments {
 
     /// If nobody traces it yet: how calls are intercepted, auto, trap or jump (see `heaptrace help attach`)
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = values::engine, help_heading = "Tracing")]
-    engine: Engine,
+    engine: EngineChoice,
 
     /// If nobody traces it yet: record a sample, one byte in BYTES on average; 0: every block
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::size, help_heading = "Tracing")]

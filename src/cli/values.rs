@@ -1,6 +1,6 @@
 //! Values of options: text to what it means.
 
-use super::{Engine, LeakKinds, Unwinder, When};
+use super::{EngineChoice, LeakKinds, Unwinder, When};
 use crate::base::addr::Addr;
 use crate::event::MarkName;
 use crate::export::report::By;
@@ -143,14 +143,10 @@ pub(super) fn format(word: &str) -> Result<Format, String> {
     Format::from_name(word).map_err(|error| error.to_string())
 }
 
-/// `auto` or `trap`.
-pub(super) fn engine(word: &str) -> Result<Engine, String> {
-    match word {
-        "auto" => Ok(Engine::Auto),
-        "trap" => Ok(Engine::Trap),
-        "jump" => Ok(Engine::Jump),
-        _ => Err("there are `auto`, `trap` and `jump`".to_owned()),
-    }
+/// `auto`, `trap` or `jump`.
+pub(super) fn engine(word: &str) -> Result<EngineChoice, String> {
+    let named = EngineChoice::ALL.into_iter().find(|engine| engine.name() == word);
+    named.ok_or_else(|| "there are `auto`, `trap` and `jump`".to_owned())
 }
 
 /// `own` or `libunwind`.

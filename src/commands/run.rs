@@ -6,10 +6,11 @@ use super::progress::{self, Notice, ProgressLine, Sharing};
 use super::settings::settings;
 use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
 use crate::base::progress::Progress;
-use crate::cli::{EXIT_OWN_FAILURE, Engine, RunOptions};
+use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
 use crate::export::Source;
 use crate::heapmodel::fill;
 use crate::image::elf::Elf;
+use crate::jump::load::EngineChoice;
 use crate::profile::Exit;
 use crate::session::{SessionError, Settings, Target, Traced, TracingAborted, exit_of};
 use crate::symbols::Bytes;
@@ -61,7 +62,7 @@ pub(super) fn trace(
     early: &mut EarlyLook,
 ) -> anyhow::Result<Option<Traced>> {
     let profile = &options.profile;
-    if options.perturb && profile.engine == Engine::Jump {
+    if options.perturb && profile.engine == EngineChoice::Jump {
         bail!("--perturb looks at blocks while the program stands at each call: without --engine jump");
     }
     settings.perturb = options.perturb;

@@ -2,9 +2,9 @@
 
 use crate::allocators::AllocatorTable;
 use crate::base::glob::Selection;
-use crate::cli::{Engine, ProfileOptions, Unwinder};
+use crate::cli::{ProfileOptions, Unwinder};
 use crate::event::Generation;
-use crate::session::{Promotion, Settings, new_session_id};
+use crate::session::{EngineChoice, Settings, new_session_id};
 use crate::symbols::Search;
 use anyhow::bail;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
     if options.occasions.generation != Generation::default() && options.series.is_some() {
         bail!("--since and --until are for one profile at the end: without --profile-every and --profile-every-allocs");
     }
-    if options.max_overhead.is_some() && options.engine == Engine::Trap {
+    if options.max_overhead.is_some() && options.engine == EngineChoice::Trap {
         bail!(
             "--max-overhead can't keep what --engine trap costs low: that stops the program at each call, whatever the interval"
         );
@@ -44,7 +44,7 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         free_stacks: options.free_stacks,
         sample_interval: options.sample_interval,
         max_overhead: options.max_overhead,
-        jump: promotion(options.engine),
+        engine: engine(options.engine),
         libunwind: options.unwinder == Unwinder::Libunwind,
         pin: options.pin,
         exit_kill,
@@ -68,14 +68,14 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
     })
 }
 
-/// When processes are to be put on the jump engine. In builds with debug assertions the environment variable
-/// `HEAPTRACE_ENGINE` says which of the others `auto` is.
-fn promotion(engine: Engine) -> Promotion {
+/// The engine that was asked for. In builds with debug assertions the environment variable `HEAPTRACE_ENGINE` says which
+/// of the others `auto` is.
+fn engine(asked: EngineChoice) -> EngineChoice {
     let by_tests = std::env::var("HEAPTRACE_ENGINE").ok().filter(|_| cfg!(debug_assertions));
-    match (engine, by_tests.as_deref()) {
-        (Engine::Jump, _) | (Engine::Auto, Some("jump")) => Promotion::AtOnce,
-        (Engine::Trap, _) | (Engine::Auto, Some("trap")) => Promotion::Never,
-        (Engine::Auto, _) => Promotion::WhenBusy,
+    let named = |name: &str| EngineChoice::ALL.into_iter().find(|engine| engine.name() == name);
+    match asked {
+        EngineChoice::Auto => by_tests.as_deref().and_then(named).unwrap_or(asked),
+        asked => asked,
     }
 }
 

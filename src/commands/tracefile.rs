@@ -9,7 +9,7 @@ use crate::base::figures::{grouped, plural};
 use crate::cli::{ProfileOptions, Verbosity};
 use crate::export::output::{GrowingFile, Owners};
 use crate::profile::ProcessInfo;
-use crate::session::{Promotion, Recording, Settings, Traced};
+use crate::session::{Recording, Settings, Traced};
 use crate::trace::metadata::{Function, Names, Session};
 use crate::trace::recorder::Recorder;
 use crate::trace::writer::{PIECE, Room, TraceOutput, TraceWriter, Written};
@@ -137,12 +137,7 @@ impl TraceFile {
             trace_mode: mode,
             segment: 0,
             attached,
-            engine: match settings.jump {
-                Promotion::Never => "trap",
-                Promotion::AtOnce => "jump",
-                Promotion::WhenBusy => "auto",
-            }
-            .to_owned(),
+            engine: settings.engine.name().to_owned(),
         };
         let functions = settings.table.iter().map(|(id, function)| Function {
             id: id.0,

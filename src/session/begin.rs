@@ -16,7 +16,7 @@ use super::ticker::Ticker;
 use super::{Session, exit_of};
 use crate::base::progress::Progress;
 use crate::event::Preexisting;
-use crate::jump::load::Promotion;
+use crate::jump::load::EngineChoice;
 use crate::tracer::control::{self, Control, SignalMask};
 use crate::tracer::guardian;
 use crate::tracer::guardian::orphan::{self, Repaired};
@@ -153,7 +153,7 @@ impl Session {
         let (live, mut space) = procfs::through_any(pid, tids, |tid| Ok((tid, open(tid)?)))?;
         let sharers = seize::seize_sharers(pid, live)?;
         common.make_ahead();
-        if common.settings.jump != Promotion::Never {
+        if common.settings.engine != EngineChoice::Trap {
             space.entries.look_ahead_at_entries();
         }
         let mut process = Process::new(pid, common.new_observer(pid, Preexisting::Unknown), space, &common);

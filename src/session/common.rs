@@ -6,7 +6,7 @@ use super::space::SharedObjects;
 use crate::arch::step;
 use crate::base::progress::Progress;
 use crate::event::Preexisting;
-use crate::jump::load::Promotion;
+use crate::jump::load::EngineChoice;
 use crate::jump::sampling;
 use crate::tracer::control::Control;
 use crate::tracer::libunwind::Libunwind;
@@ -45,7 +45,7 @@ impl Common {
         if limits::is_address_space_limited() {
             return;
         }
-        let samples = self.settings.sample_interval > 0 && self.settings.jump != Promotion::Never;
+        let samples = self.settings.sample_interval > 0 && self.settings.engine != EngineChoice::Trap;
         let make = move || {
             step::make_tables();
             if samples {

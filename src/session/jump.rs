@@ -41,7 +41,7 @@ use crate::base::progress::Progress;
 use crate::event::calls::{Recorded, ToldOfBlock};
 use crate::jump::layout::{CELL_GONE, Mode};
 use crate::jump::lists::Lists;
-use crate::jump::load::{Load, Promotion};
+use crate::jump::load::{EngineChoice, Load};
 use crate::jump::merge::{Merge, Record};
 use crate::jump::nodes::Nodes;
 use crate::jump::rules::Rules;
@@ -123,12 +123,12 @@ pub(super) struct Awaited {
     why: Option<&'static str>,
 }
 
-impl From<Promotion> for JumpState {
-    fn from(promotion: Promotion) -> Self {
-        match promotion {
-            Promotion::Never => Self::Off,
-            Promotion::AtOnce => Self::Wanted(Awaited::default()),
-            Promotion::WhenBusy => Self::WhenBusy(Load::default(), 0),
+impl From<EngineChoice> for JumpState {
+    fn from(engine: EngineChoice) -> Self {
+        match engine {
+            EngineChoice::Trap => Self::Off,
+            EngineChoice::Jump => Self::Wanted(Awaited::default()),
+            EngineChoice::Auto => Self::WhenBusy(Load::default(), 0),
         }
     }
 }
@@ -237,7 +237,7 @@ struct Began {
 }
 
 impl JumpEngine {
-    pub(super) fn new(promotion: Promotion, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(engine: EngineChoice, progress: Arc<Progress>) -> Self {
         let account = Account {
             progress,
             fallbacks: Fallbacks::default(),
@@ -245,7 +245,7 @@ impl JumpEngine {
             recording_ns: 0,
             promotion: None,
         };
-        Self { state: promotion.into(), account }
+        Self { state: engine.into(), account }
     }
 
     /// What is kept for the process, if it is on the engine.

@@ -114,7 +114,7 @@ impl Process {
             children: Children::default(),
             observer,
             cost: CostMeter::new(pid, Arc::clone(&common.progress)),
-            jump: JumpEngine::new(common.settings.jump, Arc::clone(&common.progress)),
+            jump: JumpEngine::new(common.settings.engine, Arc::clone(&common.progress)),
             fill: common.settings.perturb.then(fill::Blocks::default),
             awaited: Awaited::default(),
             resolving: Vec::new(),

@@ -7,7 +7,7 @@ use crate::allocators::AllocatorTable;
 use crate::base::glob::Selection;
 use crate::event::Generation;
 use crate::heap::leaks::ScanOptions;
-use crate::jump::load::Promotion;
+use crate::jump::load::EngineChoice;
 use crate::symbols::Search;
 use crate::trace::recorder::Recorder;
 use crate::tracer::control::SignalMask;
@@ -51,7 +51,7 @@ pub struct Settings {
     /// costs more. None: the interval stays.
     pub max_overhead: Option<u32>,
     /// When processes are put on the jump engine.
-    pub jump: Promotion,
+    pub engine: EngineChoice,
     /// Walk stacks with libunwind.
     pub libunwind: bool,
     /// Share one CPU with the target while it has one thread.

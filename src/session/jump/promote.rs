@@ -131,7 +131,7 @@ impl JumpEngine {
             tracee.warn_once(told);
         }
         self.log_counters(tracee.pid);
-        self.state = JumpState::from(tracee.settings.jump);
+        self.state = JumpState::from(tracee.settings.engine);
     }
 
     /// What the routine has counted, for whoever looks for the cause of a program's slowness.
