@@ -210,3 +210,21 @@ fn a_program_that_the_linker_was_told_to_load_has_its_own_name() {
     assert_eq!(traced.report.total("allocations"), AT_A_LINE, "{}", traced.ended.stderr);
     assert!(traced.ended.stderr.contains("full_pages"), "{}", traced.ended.stderr);
 }
+
+/// So has its first thread, which the kernel calls as the linker.
+#[test]
+fn the_thread_of_a_program_that_the_linker_was_told_to_load_has_the_program_s_name() {
+    let exe = fixtures::program("sized_delete");
+    let threads = |program: Program| -> Vec<String> {
+        let report = program.checked(&[]).report;
+        report.list("/findings").iter().map(|finding| finding["thread"].as_str().unwrap().to_owned()).collect()
+    };
+    let direct = threads(Program::new(&exe));
+    assert!(!direct.is_empty() && direct.iter().all(|thread| thread == "sized_delete"), "{direct:?}");
+    assert_eq!(threads(Program::new("/lib64/ld-linux-x86-64.so.2").args([&exe])), direct);
+    // as many bytes as the kernel keeps
+    let long = TempDir::new();
+    let long = long.path().join("a_name_that_is_too_long");
+    std::fs::copy(&exe, &long).unwrap();
+    assert_eq!(threads(Program::new("/lib64/ld-linux-x86-64.so.2").args([&long])), threads(Program::new(&long)));
+}
