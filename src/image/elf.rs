@@ -289,6 +289,7 @@ pub fn load_bias(segments: &[Segment], mappings: &[Mapping]) -> Option<LoadBias>
         let covers = |s: &&Segment| {
             let end = s.offset.checked_add(s.file_size).and_then(|e| e.checked_next_multiple_of(PAGE_SIZE));
             s.execute == mapping.perms.execute
+                && (s.write || s.execute || !mapping.perms.write)
                 && page_floor(s.offset) <= mapping.offset
                 && end.is_some_and(|end| mapping.offset < end)
         };

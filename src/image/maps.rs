@@ -49,7 +49,7 @@ pub struct Device {
 pub enum Kind {
     /// A file; memory files (`/memfd:x`) and shared memory too.
     File,
-    /// Memory without a file; also with a name given by prctl (`[anon:x]`).
+    /// Memory without a file; also with a name given by prctl (`[anon:x]`), and of MAP_HUGETLB (`/anon_hugepage`).
     Anonymous,
     /// `[heap]`: the brk area.
     Heap,
@@ -175,6 +175,8 @@ fn kind_of(name: &[u8], inode: u64) -> Kind {
         b"[vsyscall]" => Kind::Vsyscall,
         _ if name.starts_with(b"[vvar") => Kind::Vvar,
         _ if name.starts_with(b"[anon:") => Kind::Anonymous,
+        // With MAP_HUGETLB the kernel makes a file of its own for memory that has none.
+        b"/anon_hugepage (deleted)" => Kind::Anonymous,
         // Kernels 3.4 to 4.4 marked other threads' stacks so.
         _ if name.starts_with(b"[stack:") => Kind::Anonymous,
         _ if name.starts_with(b"/") || inode != 0 => Kind::File,

@@ -49,7 +49,7 @@ impl Seen {
         let tid = live(pid, threads)?;
         let mappings = procfs::mappings(tid)?;
         let states = threads.iter().map(|thread| state(pid, thread)).collect();
-        let names = threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).collect();
+        let names = threads.iter().map(|thread| (thread.tid, procfs::thread_name(thread.tid))).collect();
         let calls = threads.iter().filter_map(|thread| Some((thread.tid, thread.is_in_allocators_call()?))).collect();
         let kernel = held_by_kernel(tid, &mappings);
         Ok(Self {

@@ -76,7 +76,7 @@ impl Process {
     pub(super) fn note_thread_names(&mut self) {
         self.identity.owner.note(self.tracee.pid);
         for task in self.tracee.tasks.iter() {
-            self.identity.thread_names.entry(task.id.serial).or_insert_with(|| procfs::comm(task.id.tid));
+            self.identity.thread_names.entry(task.id.serial).or_insert_with(|| procfs::thread_name(task.id.tid));
         }
     }
 

@@ -191,6 +191,8 @@ pub(super) struct Jump {
     sampling: Option<Sampling>,
     /// How many records came since it was last asked.
     records: u64,
+    /// How many of all records were no plain ones.
+    looked_up: u64,
     /// Room for records that were taken out of the rings.
     batch: Vec<(u16, Record)>,
     /// How many stacks the threads had copied when the rings were drained last.

@@ -125,7 +125,7 @@ impl Process {
         }
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
-            self.leaks.names.insert(tid, procfs::comm(tid));
+            self.leaks.names.insert(tid, procfs::thread_name(tid));
             let state = self.stopped_thread(thread, &raw);
             self.leaks.ended.push(state);
         }
@@ -341,7 +341,10 @@ impl Process {
         }
         let mut thread_names = std::mem::take(&mut self.leaks.names);
         thread_names.extend(
-            threads.iter().map(|thread| (thread.tid, procfs::comm(thread.tid))).filter(|(_, name)| !name.is_empty()),
+            threads
+                .iter()
+                .map(|thread| (thread.tid, procfs::thread_name(thread.tid)))
+                .filter(|(_, name)| !name.is_empty()),
         );
         self.tracee.space.image.memory.new_stop(live);
         let options = self.tracee.settings.leak_scan.clone().unwrap_or_default();

@@ -260,7 +260,7 @@ impl Process {
             self.identity.owner.note(tid);
         }
         if let Some(task) = self.tracee.tasks.get(tid).copied() {
-            self.identity.thread_names.insert(task.id.serial, procfs::comm(tid));
+            self.identity.thread_names.insert(task.id.serial, procfs::thread_name(tid));
             self.jump.free_cell(&mut self.tracee, &mut self.observer, task.id);
             self.end_calls_of(task.id);
             self.tests.end_tests_of(&mut self.observer, task.id);

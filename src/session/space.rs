@@ -171,18 +171,18 @@ impl AddressSpace {
     }
 
     fn load(&mut self, tid: i32, mut mapped: MappedModule, table: &AllocatorTable) {
-        if mapped.code().is_empty() {
-            return;
-        }
-        let id = self.modules.loaded.new_id();
         let is_program = files::is_program(tid, self.image.root.as_deref(), &mapped);
         let Some(Object { facts, bias, file, memory }) =
             self.modules.files.object(&self.image, &mut self.modules.findings, tid, &mapped, is_program, table)
         else {
             return;
         };
-        self.image.leave_strangers_out(&mut mapped, &facts, bias, file.as_deref());
+        self.image.adopt_moved_text(&mut mapped, &facts.segments, bias, file.as_deref());
         let code = mapped.code();
+        if code.is_empty() {
+            return;
+        }
+        let id = self.modules.loaded.new_id();
         self.modules.unwinder.add_module(UnwindModule { id, code: code.clone(), bias, ..facts.unwind.clone() });
         for slack in &facts.slack {
             self.image.add_slack(bias.to_process(slack.addr), slack.size, id);

@@ -18,8 +18,8 @@ const WITH_VALUE: [&str; 7] = [
     "--argv0",
 ];
 
-/// Whether this is the path of a dynamic linker.
-fn is_linker(path: &Path) -> bool {
+/// Whether this is the path of a dynamic linker, or the name of a thread that it has named.
+pub fn is_linker(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     ["ld-linux", "ld-musl", "ld-2.", "ld.so"].iter().any(|beginning| name.starts_with(beginning))
 }

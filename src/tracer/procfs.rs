@@ -1,7 +1,7 @@
 //! Reading /proc: what the kernel tells of a task without stopping it.
 
 use super::injection::{self, Call};
-use super::loadedby::loaded_program;
+use super::loadedby::{is_linker, loaded_program};
 use super::{Result, TracerError};
 use crate::base::addr::Addr;
 use crate::image::maps::{self, Mapping};
@@ -427,6 +427,22 @@ pub fn has_deliverable_signal(tid: i32) -> bool {
 /// A thread's name (at most 15 bytes), or an empty one if it is gone.
 pub fn comm(tid: i32) -> String {
     read(tid, "comm").map(|name| String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned()).unwrap_or_default()
+}
+
+/// A thread's name: as [`comm`], but where that is the dynamic linker's, as the kernel executed that, the program's that
+/// it has loaded, with as many bytes as the kernel would have kept of it.
+pub fn thread_name(tid: i32) -> String {
+    const MOST: usize = 15;
+    let name = comm(tid);
+    if !is_linker(Path::new(&name)) {
+        return name;
+    }
+    let command = command_line(tid);
+    let loaded = executable(tid).and_then(|executable| {
+        let program = loaded_program(&executable, &command)?.file_name()?.as_encoded_bytes();
+        Some(String::from_utf8_lossy(program.get(..MOST).unwrap_or(program)).into_owned())
+    });
+    loaded.unwrap_or(name)
 }
 
 /// The command line of a process.

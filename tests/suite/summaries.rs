@@ -183,16 +183,22 @@ fn told_and_true(program: &Program) -> Option<(f64, f64)> {
     all.get(all.len() / 2).copied()
 }
 
+/// Whether no more is told than twice the truth, nor less than a `share` of it. What slows heaptrace down, too, but is
+/// not its doing, is in the truth and not in what is told: other programs, as other tests are, that run meanwhile on as
+/// many processors. So the lower bound can't be a half.
+fn is_near(told: f64, truth: f64, share: f64) -> bool {
+    told > truth * share && told < truth * 2.0
+}
+
 /// What is told of slowness is near the truth: of a program that does nothing but allocate, one that works and one that
 /// sleeps.
 #[test]
 fn slowness_is_near_the_truth() {
     let paces = |pace: &str| told_and_true(&Program::fixture("pace").args([pace]));
-    // Several threads at once wait for each other's stops, too. What is told says nothing of other programs' use of the
-    // machine.
+    // Several threads at once wait for each other's stops, too.
     for busy in ["allocate", "crowd", "work"] {
         if let Some((told, truth)) = paces(busy) {
-            assert!(told > truth / 4.0 && told < truth * 4.0, "{busy}: told {told}, in truth {truth}");
+            assert!(is_near(told, truth, 0.25), "{busy}: told {told}, in truth {truth}");
         }
     }
     for calm in ["sleep", "threads"] {
@@ -207,7 +213,7 @@ fn slowness_is_near_the_truth() {
 fn slowness_that_is_not_known_is_not_told() {
     let told = told_and_true(&Program::fixture("pace").args(["brief"]));
     if let Some((told, truth)) = told {
-        assert!(told > truth / 3.0 && told < truth * 3.0, "told {told}, in truth {truth}");
+        assert!(is_near(told, truth, 0.25), "told {told}, in truth {truth}");
     }
 }
 

@@ -72,14 +72,18 @@ pub struct ToldOfBlock {
 
 impl ToldOfBlock {
     /// Of a call of `function` with these arguments; None if it gives nothing back. `before`: what the operator before
-    /// it was told, which may have passed the
-    /// call on to this one.
+    /// it was told.
     pub fn of(function: &Function, args: &[u64; 6], before: Option<Self>) -> Option<Self> {
         let Kind::Free { ptr, size } = function.kind else { return None };
-        let block = Addr(ptr.of(args));
-        let before = before.filter(|before| before.block == block);
-        let size = size.map(|size| size.of(args)).or(before.and_then(|before| before.size));
-        Some(Self { block, size, align: function.align.map_or(0, |align| align.of(args)) })
+        let size = size.map(|size| size.of(args));
+        let align = function.align.map_or(0, |align| align.of(args));
+        Some(Self { block: Addr(ptr.of(args)), size, align }.after(before))
+    }
+
+    /// With the size that the operator before it was told, if that may have passed the call on to this one.
+    pub fn after(self, before: Option<Self>) -> Self {
+        let before = before.filter(|before| before.block == self.block);
+        Self { size: self.size.or(before.and_then(|before| before.size)), ..self }
     }
 
     /// As of a thread whose stack pointer was `sp`.

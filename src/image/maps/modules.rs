@@ -16,8 +16,12 @@ pub struct MappedModule {
     pub dev: Device,
     /// The file's inode; 0 for the vdso.
     pub inode: u64,
-    /// Its mappings in the order of addresses, with anonymous parts (.bss, text moved to huge pages).
+    /// Its mappings in the order of addresses, with anonymous parts that lie directly behind another one (.bss, text
+    /// moved to huge pages).
     pub segments: Vec<Mapping>,
+    /// Anonymous code near them, in the order of addresses. It may be text that was moved, or a JIT's: only the file
+    /// tells ([`Self::adopt`]).
+    pub nearby_code: Vec<Mapping>,
 }
 
 impl MappedModule {
@@ -56,12 +60,53 @@ impl MappedModule {
             && mapping.path.as_ref() == Some(&self.path)
     }
 
+    /// Whether two snapshots of the maps show the same load of the same file, `self` the earlier one.
+    ///
+    /// Not by the path: a file that is renamed stays mapped. Nor by the start alone: the first piece may have been
+    /// moved to anonymous memory since. Then another piece of the file is where it was, and there is still code.
+    pub fn is_same_load(&self, later: &Self) -> bool {
+        let of_file = |module: &Self| module.segments.iter().find(|m| m.kind != Kind::Anonymous).cloned();
+        let (Some(first), Some(now)) = (of_file(self), of_file(later)) else { return false };
+        if (self.inode, self.dev) != (later.inode, later.dev) {
+            return false;
+        }
+        let holds = |m: &Mapping| {
+            m.kind == Kind::File
+                && m.contains(now.start)
+                && m.perms.execute == now.perms.execute
+                && now.start.0 - m.start.0 == now.offset.wrapping_sub(m.offset)
+        };
+        let is_covered = |code: &Range<Addr>| {
+            later.segments.iter().chain(&later.nearby_code).any(|m| m.perms.execute && m.contains(code.start))
+        };
+        first.start == now.start || self.segments.iter().any(holds) && self.code().iter().all(is_covered)
+    }
+
+    /// Takes those of the code nearby into the module that `is_its` says are its file's, from the offset that it says,
+    /// and leaves the others to whoever made them.
+    pub fn adopt(&mut self, mut is_its: impl FnMut(&Mapping) -> Option<u64>) {
+        for mapping in std::mem::take(&mut self.nearby_code) {
+            if let Some(offset) = is_its(&mapping) {
+                let at = self.segments.partition_point(|segment| segment.start < mapping.start);
+                self.segments.insert(at, Mapping { offset, ..mapping });
+            }
+        }
+    }
+
+    /// Whether it has code; or, if all of its text was moved, may have: data that only an object's file has is left,
+    /// and there is code nearby.
+    fn may_have_code(&self) -> bool {
+        let is_data = |m: &Mapping| m.kind == Kind::File && m.perms.write && !m.perms.shared;
+        self.has_code() || !self.nearby_code.is_empty() && self.segments.iter().any(is_data)
+    }
+
     fn has_code(&self) -> bool {
         self.segments.iter().any(|m| m.perms.execute)
     }
 }
 
-/// Groups mappings, given in the order of addresses, into the objects that have executable parts.
+/// Groups mappings, given in the order of addresses, into the objects that have executable parts, or may have: see
+/// [`MappedModule::nearby_code`].
 ///
 /// Successive mappings of one file are one object, unless the file begins anew (dlmopen loads a library twice). Files
 /// that are merely mapped as data are left out.
@@ -69,13 +114,18 @@ pub fn modules(mappings: &[Mapping]) -> Vec<MappedModule> {
     let mut found: Vec<MappedModule> = Vec::new();
     let mut current: Option<MappedModule> = None;
     for (i, mapping) in mappings.iter().enumerate() {
-        if let Some(module) = &mut current
-            && belongs(module, mapping, mappings.get(i..).unwrap_or_default())
-        {
-            module.segments.push(mapping.clone());
-            continue;
+        let rest = mappings.get(i..).unwrap_or_default();
+        match &mut current {
+            Some(module) if belongs(module, mapping, rest) => {
+                module.segments.push(mapping.clone());
+                continue;
+            }
+            Some(module) if mapping.kind == Kind::Anonymous && mapping.perms.execute && continues(module, rest) => {
+                continue;
+            }
+            _ => {}
         }
-        found.extend(current.take().map(without_foreign_tail).filter(MappedModule::has_code));
+        found.extend(current.take().map(without_foreign_tail));
         if matches!(mapping.kind, Kind::File | Kind::Vdso)
             && let Some(path) = &mapping.path
         {
@@ -85,11 +135,42 @@ pub fn modules(mappings: &[Mapping]) -> Vec<MappedModule> {
                 dev: mapping.dev,
                 inode: mapping.inode,
                 segments: vec![mapping.clone()],
+                nearby_code: Vec::new(),
             });
         }
     }
-    found.extend(current.map(without_foreign_tail).filter(MappedModule::has_code));
+    found.extend(current.map(without_foreign_tail));
+    for module in &mut found {
+        module.nearby_code = code_near(module, mappings);
+    }
+    found.retain(MappedModule::may_have_code);
     found
+}
+
+/// Anonymous code between a module's pieces, and below and above them up to what is not anonymous, that is in none of
+/// its segments.
+fn code_near(module: &MappedModule, mappings: &[Mapping]) -> Vec<Mapping> {
+    /// An object's code reaches its data by 32 bits.
+    const REACH: u64 = 1 << 31;
+    if module.is_vdso() {
+        return Vec::new();
+    }
+    let below = mappings.partition_point(|m| m.start < module.start());
+    let above = mappings.partition_point(|m| m.start < module.end());
+    let (before, rest) = mappings.split_at(below);
+    let (between, after) = rest.split_at(above.saturating_sub(below));
+    let is_anonymous = |m: &&Mapping| m.kind == Kind::Anonymous;
+    let mut near: Vec<&Mapping> = before.iter().rev().take_while(is_anonymous).collect();
+    near.reverse();
+    near.extend(between.iter().filter(is_anonymous));
+    near.extend(after.iter().take_while(is_anonymous));
+    let is_code_near = |m: &&Mapping| {
+        m.perms.execute
+            && m.end.0.saturating_add(REACH) > module.start().0
+            && m.start.0 < module.end().0.saturating_add(REACH)
+            && !module.segments.iter().any(|segment| segment.start == m.start)
+    };
+    near.into_iter().filter(is_code_near).cloned().collect()
 }
 
 /// Whether the first of `rest` continues `module`.
@@ -98,16 +179,14 @@ fn belongs(module: &MappedModule, mapping: &Mapping, rest: &[Mapping]) -> bool {
         Kind::File => module.is_same_file(mapping) && !begins_anew(module, rest),
         // .bss, or a part of the text that the program has moved to anonymous memory. What of a longer run of
         // anonymous mappings is not the module's is cut off at the end.
-        Kind::Anonymous => {
-            !module.is_vdso() && (module.end() == mapping.start || mapping.perms.is_code() && continues(module, rest))
-        }
+        Kind::Anonymous => !module.is_vdso() && module.end() == mapping.start,
         _ => false,
     }
 }
 
 /// Whether the module's file goes on behind the anonymous mappings that `rest` begins with. Where its segments lie
-/// apart, as those of programs
-/// that are made for huge pages do, a part of the text that was moved has nothing of the file next to it.
+/// apart, as those of programs that are made for huge pages do, a part of the text that was moved has nothing of the
+/// file next to it.
 fn continues(module: &MappedModule, rest: &[Mapping]) -> bool {
     let Some(next) = rest.iter().position(|mapping| mapping.kind != Kind::Anonymous) else { return false };
     let rest = rest.get(next..).unwrap_or_default();

@@ -126,8 +126,67 @@ fn text_moved_in_a_program_whose_segments_lie_apart_stays_in_its_module() {
     ];
     let modules = modules(&maps);
     assert_eq!(modules.len(), 1);
-    assert_eq!(modules[0].code(), [Addr(0x20_0000)..Addr(0x20_4000)]);
-    assert_eq!((modules[0].start(), modules[0].end()), (Addr(0x1_0000), Addr(0x50_1000)));
+    // only the file tells what is its own of the code nearby
+    assert_eq!((modules[0].code(), nearby(&modules[0])), (vec![], vec![0x20_0000, 0x60_0000]));
+    let mut module = modules[0].clone();
+    module.adopt(|code| (code.start == Addr(0x20_0000)).then_some(0x20_0000));
+    assert_eq!((module.code(), nearby(&module)), (vec![Addr(0x20_0000)..Addr(0x20_4000)], vec![]));
+    assert_eq!((module.start(), module.end()), (Addr(0x1_0000), Addr(0x50_1000)));
+    assert_eq!(module.segments[1].offset, 0x20_0000);
+}
+
+fn nearby(module: &MappedModule) -> Vec<u64> {
+    module.nearby_code.iter().map(|code| code.start.0).collect()
+}
+
+#[test]
+fn a_first_and_a_last_piece_that_were_moved_are_near() {
+    let maps = [
+        mapping(0x0_8000, 1, "r--p", 0, "/before"),
+        mapping(0x0_9000, 1, "rw-p", 0x1000, "/before"),
+        mapping(0x1_0000, 4, "r-xp", 0, ""),
+        mapping(0x1_4000, 1, "r--p", 0x4000, "/a"),
+        mapping(0x1_5000, 1, "rw-p", 0x5000, "/a"),
+        mapping(0x1_6000, 1, "rw-p", 0, ""),
+        mapping(0x2_0000, 4, "rwxp", 0, ""),
+        mapping(0x3_0000, 1, "rw-p", 0, "[heap]"),
+        mapping(0x4_0000, 1, "r-xp", 0, ""),
+        // an allocator that has only data, and a font: neither is a module
+        mapping(0x5_0000, 1, "rw-s", 0, "/shared"),
+        mapping(0x5_1000, 1, "r-xp", 0, ""),
+        mapping(0x5_2000, 1, "r--p", 0, "/font"),
+    ];
+    let found: Vec<_> = modules(&maps).iter().map(|module| (module.start().0, nearby(module))).collect();
+    assert_eq!(found, [(0x0_8000, vec![0x1_0000]), (0x1_4000, vec![0x1_0000, 0x2_0000])]);
+}
+
+#[test]
+fn a_module_whose_text_was_moved_since_is_the_same_load() {
+    let known = [
+        mapping(0x1_0000, 2, "r-xp", 0, "/a"),
+        mapping(0x1_2000, 1, "r--p", 0x2000, "/a"),
+        mapping(0x1_3000, 1, "rw-p", 0x3000, "/a"),
+    ];
+    let known = &modules(&known)[0];
+    let later = |text: &str, shift: u64| {
+        let maps = [
+            mapping(0x1_0000 + shift, 2, text, 0, ""),
+            mapping(0x1_2000 + shift, 1, "r--p", 0x2000, "/a"),
+            mapping(0x1_3000 + shift, 1, "rw-p", 0x3000, "/a"),
+            mapping(0x1_8000, 1, "r-xp", 0, ""),
+        ];
+        modules(&maps).remove(0)
+    };
+    assert!(known.is_same_load(&later("r-xp", 0)));
+    // its text is gone, and somebody else's is near; it was loaded elsewhere
+    assert!(!known.is_same_load(&later("---p", 0)));
+    assert!(!known.is_same_load(&later("r-xp", 0x1000)));
+}
+
+#[test]
+fn memory_of_huge_pages_without_a_file_is_anonymous() {
+    let maps = parse(b"200000-400000 r-xp 00000000 00:0f 1234 /anon_hugepage (deleted)\n").unwrap();
+    assert_eq!(maps[0].kind, super::Kind::Anonymous);
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Process {
             .space
             .modules
             .executed(&self.tracee.space.image, raw, at)
-            .map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
+            .map_or_else(|| procfs::thread_name(tid), |executed| executed.name(tid));
         self.tracee.space.restore(self.tracee.whose_threads())?;
         self.sigtrap.uninstall_fallback(&mut self.tracee, thread)?;
         pass_trap_to(thread, raw, at)?;
@@ -83,7 +83,7 @@ impl Process {
         }
         self.sigtrap.forget_trap_of_sharer(tid);
         self.children.untraced += 1;
-        let name = procfs::comm(tid);
+        let name = procfs::thread_name(tid);
         if !name.is_empty() && !self.children.untraced_names.contains(&name) {
             self.children.untraced_names.push(name);
         }

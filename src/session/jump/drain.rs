@@ -76,6 +76,7 @@ impl JumpEngine {
                 observer.define_stacks(tracee.space.modules.unwinder.stacks());
                 for (cell, record) in &records {
                     if !(may_be_plain && plain::take(observer, jump, *cell, record, time_ns)) {
+                        jump.looked_up += 1;
                         jump.take_record(tracee, observer, account, (*cell, record), time_ns);
                     }
                 }

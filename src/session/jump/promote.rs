@@ -139,7 +139,9 @@ impl JumpEngine {
         if let Some(jump) = self.on() {
             let [asks, copies, waits] = [CELL_ASKS, CELL_COPIES, CELL_WAITS].map(|place| jump.sum_of_cells(place));
             tracing::debug!(
-                "process {pid}: {asks} calls asked, {copies} stacks were copied, {waits} waits for room in a ring"
+                "process {pid}: {asks} calls asked, {copies} stacks were copied, {waits} waits for room in a ring, \
+                 {} records looked up",
+                jump.looked_up
             );
         }
     }
@@ -332,6 +334,7 @@ fn try_to_promote(
         clock: Clock::default(),
         sampling,
         records: 0,
+        looked_up: 0,
         batch: Vec::new(),
         copies: 0,
         processors: std::thread::available_parallelism().map_or(1, usize::from),

@@ -255,12 +255,12 @@ impl LoadedModules {
 
     /// Whether a snapshot of the maps shows a module that is known.
     pub(super) fn has(&self, mapped: &MappedModule) -> bool {
-        self.loaded.iter().any(|known| same_module(&known.mapped, mapped))
+        self.loaded.iter().any(|known| known.mapped.is_same_load(mapped))
     }
 
     /// Removes those that are not in `current`, a snapshot of the maps.
     pub(super) fn take_vanished(&mut self, current: &[MappedModule]) -> Vec<Module> {
-        let stays = |module: &Module| current.iter().any(|mapped| same_module(&module.mapped, mapped));
+        let stays = |module: &Module| current.iter().any(|mapped| module.mapped.is_same_load(mapped));
         let vanished: Vec<Module> = self.loaded.extract_if(.., |module| !stays(module)).collect();
         for module in &vanished {
             self.close_file_in_time(module.id);
@@ -285,12 +285,6 @@ impl LoadedModules {
             record.file = None;
         }
     }
-}
-
-/// Whether two snapshots of the maps show the same load of the same file.
-pub(super) fn same_module(a: &MappedModule, b: &MappedModule) -> bool {
-    // Not by the path: a file that is renamed stays mapped.
-    a.start() == b.start() && a.inode == b.inode && a.dev == b.dev
 }
 
 /// See the module's head.

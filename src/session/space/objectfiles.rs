@@ -106,6 +106,10 @@ impl ObjectFiles {
     ) -> Option<Object> {
         let opened = if mapped.is_vdso() { None } else { self.open_file(image, findings, tid, mapped, is_program) };
         let Some((file, contents)) = opened else {
+            // only a file tells whether code nearby is its own
+            if mapped.code().is_empty() {
+                return None;
+            }
             let memory = ModuleMemory { start: mapped.start(), bytes: image.memory_image(mapped).into() };
             let elf = understood(Elf::parse_memory(&memory.bytes, memory.start), mapped)?;
             let facts = Arc::new(self.facts(findings, &elf, mapped, is_program, table));
@@ -174,7 +178,8 @@ impl ObjectFiles {
             contents.is_some()
         };
         let file = files::open_module(image.pid, tid, image.root.as_deref(), mapped, &mut accepts);
-        if file.is_none() {
+        // Without code and without a file it is no module.
+        if file.is_none() && !mapped.code().is_empty() {
             let why = if is_other {
                 "is not the file that the program has mapped (its contents differ)"
             } else {
@@ -207,7 +212,7 @@ fn understood<'d>(parsed: Result<Elf<'d>, ElfError>, mapped: &MappedModule) -> O
 
 #[cfg(test)]
 mod tests {
-    use super::super::modules::{Module, same_module};
+    use super::super::modules::Module;
     use super::super::probes::{Deferred, ToPlace};
     use super::*;
     use crate::arch::PAGE_SIZE;
@@ -291,8 +296,8 @@ mod tests {
         }
         assert!(!space.image.holds_head(&libc, &changed_at(0x30)));
         // another file at the same place; the same by another name
-        assert!(!same_module(&libc, &MappedModule { inode: libc.inode + 1, ..libc.clone() }));
-        assert!(same_module(&libc, &MappedModule { path: "/renamed".into(), ..libc.clone() }));
+        assert!(!libc.is_same_load(&MappedModule { inode: libc.inode + 1, ..libc.clone() }));
+        assert!(libc.is_same_load(&MappedModule { path: "/renamed".into(), ..libc.clone() }));
     }
 
     /// A module as the maps would show it if another file had come by its path and its inode number.

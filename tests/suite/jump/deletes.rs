@@ -36,3 +36,23 @@ fn sized_deletes_of_tests_are_recorded_without_stops() {
     let (stops, events) = (checked.report.number("/cost/stops"), checked.report.number("/cost/events"));
     assert!(events > 40_000 && stops < events / 50, "{stops} stops of {events} events");
 }
+
+/// What such an operator is told costs a record more, but no look at each call: as many records as with `run`, where
+/// nobody watches these operators, are taken in the general way. `-vv` says how many.
+#[test]
+fn sized_deletes_are_taken_as_plainly_as_by_run() {
+    let program = Program::fixture("deletes");
+    let looked_up = |stderr: &str| -> u64 {
+        let line =
+            stderr.lines().find(|line| line.contains(" records looked up")).unwrap_or_else(|| panic!("{stderr}"));
+        let before = line.split(" records looked up").next().unwrap();
+        before.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let by_run = looked_up(&program.traced_with(&["--engine", "jump", "-vv"]).ended.stderr);
+    for options in [&["--engine", "jump", "-vv"][..], &["--engine", "jump", "-vv", "--per-test"]] {
+        let checked = program.checked(options);
+        let by_check = looked_up(&checked.ended.stderr);
+        let events = checked.report.number("/cost/events_without_stop");
+        assert!(by_check <= by_run + events / 50, "{options:?}: {by_check} of {events}, {by_run} with run");
+    }
+}
