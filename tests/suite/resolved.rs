@@ -63,6 +63,9 @@ fn functions_that_no_symbol_names_as_such_are_seen() {
     }
     for kind in ["-static", "-static-pie"] {
         assert_all_seen(Program::new(fixtures::program_with("loses_one", &["-DINSIDE", kind])));
+        let without_cfi = ["-DINSIDE", kind, "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
+        assert_all_seen(Program::new(fixtures::program_with("loses_one", &without_cfi)));
+        assert_all_seen(Program::new(fixtures::program_with("loses_one", &["-DINSIDE", "-DPLAIN", kind])));
     }
 }
 

@@ -133,6 +133,12 @@ fn base(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or(name)
 }
 
+/// The other fixtures that a fixture's `text` includes as a whole.
+fn included_sources(source: &Path, text: &str) -> Vec<PathBuf> {
+    let names = text.lines().filter_map(|line| line.trim().strip_prefix("#include \"")?.strip_suffix('"'));
+    names.filter(|name| name.ends_with(".c")).map(|name| source.with_file_name(name)).collect()
+}
+
 fn build(name: &str, file: &str, extra: &[OsString]) -> PathBuf {
     build_by("cc", name, file, extra)
 }
@@ -154,8 +160,8 @@ fn build_by(c_compiler: &str, name: &str, file: &str, extra: &[OsString]) -> Pat
     format!("{command:?}").hash(&mut hasher);
     version(command.get_program()).hash(&mut hasher);
     text.hash(&mut hasher);
-    for header in headers() {
-        std::fs::read(header).unwrap().hash(&mut hasher);
+    for other in headers().into_iter().chain(included_sources(&source, &text)) {
+        std::fs::read(other).unwrap().hash(&mut hasher);
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fixtures").join(format!("{:016x}", hasher.finish()));
     let path = folder.join(file);

@@ -70,6 +70,8 @@ pub(super) struct Module {
     pub(super) is_linked: bool,
     /// The entries of functions that return the address of an allocator function (IFUNC).
     pub(super) resolvers: FxHashMap<Addr, FunctionId>,
+    /// All functions by name, where a program holds resolvers.
+    pub(super) choices: Vec<(Box<str>, Range<Addr>)>,
     /// What its code calls.
     pub(super) calls: KnownCalls,
     /// Return sites that have a breakpoint only while a call is in progress.
@@ -138,6 +140,7 @@ impl Module {
             slots: facts.slots.iter().map(|&(at, function)| (entry(at), function)).collect(),
             is_linked: false,
             resolvers: named.resolvers.iter().map(|&(at, function)| (entry(at), function)).collect(),
+            choices: named.choices.iter().map(|(name, code)| (name.clone(), in_process(code, bias))).collect(),
             calls: KnownCalls::default(),
             demoted: FxHashSet::default(),
             loader_state: facts.loader.map(|(_, state)| entry(state).add(R_STATE)),

@@ -74,6 +74,8 @@ pub(super) struct Named {
     pub(super) allocator: Vec<AllocatorSymbol>,
     /// Functions that return the address of one of the allocator's (IFUNC).
     pub(super) resolvers: Vec<(ObjAddr, FunctionId)>,
+    /// All functions by name, where a program holds resolvers: they choose among these.
+    pub(super) choices: Vec<(Box<str>, Range<ObjAddr>)>,
     /// Functions of an allocator's inside, where the program holds its own allocator.
     pub(super) internal_code: Vec<Range<ObjAddr>>,
     /// The machinery of exceptions, where a library holds it and an allocator.
@@ -122,13 +124,19 @@ impl Named {
         exits.dedup();
         let (internal_code, exception_runtime) = match (allocator.is_empty(), is_program) {
             (true, _) => (Vec::new(), Vec::new()),
-            (false, true) => (functions_named(plain, is_internal_name), Vec::new()),
+            (false, true) => {
+                let is_inside = |name: &str| is_internal_name(name) || is_part_of_allocator(name, table);
+                (functions_named(plain, is_inside), Vec::new())
+            }
             (false, false) => (Vec::new(), functions_named(plain, is_exception_runtime_name)),
         };
+        let resolvers = resolvers(plain, table);
+        let choices = if is_program && !resolvers.is_empty() { all_functions(plain) } else { Vec::new() };
         Self {
             internal_code,
             exception_runtime,
-            resolvers: resolvers(plain, table),
+            resolvers,
+            choices,
             allocator,
             // posix_spawn, system and popen end in execve, too.
             exec_calls: if sigaction.is_some() { exec_calls.collect() } else { Vec::new() },
@@ -189,8 +197,23 @@ fn resolvers(plain: &PlainSymbols<'_>, table: &AllocatorTable) -> Vec<(ObjAddr, 
     resolvers
 }
 
+/// All functions whose sizes are known.
+fn all_functions(plain: &PlainSymbols<'_>) -> Vec<(Box<str>, Range<ObjAddr>)> {
+    plain.iter().filter_map(|symbol| Some((base_name(&symbol.name).into(), function_code(symbol)?))).collect()
+}
+
+/// Whether a function of this name is a part of an allocator function that the compiler has put elsewhere.
+fn is_part_of_allocator(name: &str, table: &AllocatorTable) -> bool {
+    name.split_once('.').is_some_and(|(whole, part)| is_part_name(part) && table.lookup_base(whole).is_some())
+}
+
+/// Whether GCC or Clang names parts and copies of functions so, behind the function's name and a dot.
+pub(super) fn is_part_name(part: &str) -> bool {
+    ["part.", "cold", "constprop.", "isra.", "lto_priv."].iter().any(|prefix| part.starts_with(prefix))
+}
+
 /// The code of the functions whose names `is_wanted`.
-fn functions_named(plain: &PlainSymbols<'_>, is_wanted: fn(&str) -> bool) -> Vec<Range<ObjAddr>> {
+fn functions_named(plain: &PlainSymbols<'_>, is_wanted: impl Fn(&str) -> bool) -> Vec<Range<ObjAddr>> {
     let wanted = plain.iter().filter(|symbol| symbol.is_function() && is_wanted(base_name(&symbol.name)));
     wanted.filter_map(function_code).collect()
 }

@@ -8,14 +8,15 @@ use crate::base::addr::{Addr, FunctionId, ModuleId};
 use crate::session::space::image::Image;
 use crate::session::space::image::calls::Called;
 use crate::session::space::modules::{Module, Modules};
+use crate::session::space::named::is_part_name;
+use std::ops::Range;
 
-/// The size of a function that no symbol tells.
+/// The size of a function that neither a symbol nor the CFI tells.
 const UNKNOWN_SIZE: u64 = 1;
 
 impl Modules {
     /// Looks at the slots of modules that have been linked since: what is called by an allocator function's name counts
-    /// as such a
-    /// function of its module from now on. Whether there was one that had not.
+    /// as such a function of its module from now on. Whether there was one that had not.
     pub(in crate::session::space) fn find_called_functions(&mut self, image: &Image, table: &AllocatorTable) -> bool {
         let mut found = Vec::new();
         let mut settled = Vec::new();
@@ -64,12 +65,15 @@ impl Modules {
         table: &AllocatorTable,
     ) -> bool {
         let Some(name) = table.get(function).map(|function| function.symbol.clone()) else { return false };
+        let described = if self.unwinder.begins_function(at) { self.unwinder.code_around(at) } else { None };
         let id = self.module_at(at);
         if let Some(module) = self.loaded.get_mut(id).filter(|_| id != ModuleId::NONE)
             && !module.has_function(at)
         {
+            let code = module.note_choice(at).or(described).or_else(|| module.up_to_next_choice(at));
+            let size = code.map_or(UNKNOWN_SIZE, |code| code.end.0 - code.start.0);
             let addr = module.bias.to_object(at);
-            module.symbols.symbols.push(AllocatorSymbol { name, addr, size: UNKNOWN_SIZE });
+            module.symbols.symbols.push(AllocatorSymbol { name, addr, size });
             return true;
         }
         false
@@ -104,6 +108,26 @@ impl Module {
     fn has_function(&self, at: Addr) -> bool {
         let at = self.bias.to_object(at);
         self.symbols.symbols.iter().any(|symbol| symbol.addr == at && symbol.size > 0)
+    }
+
+    /// Notes that the allocator has the function at `at`, which a resolver has chosen, with all parts of it that the
+    /// compiler has put elsewhere. The function's own code, if a symbol tells it.
+    fn note_choice(&mut self, at: Addr) -> Option<Range<Addr>> {
+        let (name, code) = self.choices.iter().find(|(_, code)| code.start == at)?;
+        let is_part = |other: &str| {
+            let rest = other.strip_prefix(&**name).and_then(|rest| rest.strip_prefix('.'));
+            rest.is_some_and(is_part_name)
+        };
+        let parts = self.choices.iter().filter(|(other, _)| is_part(other)).map(|(_, code)| code.clone());
+        self.internal_code.extend(parts);
+        Some(code.clone())
+    }
+
+    /// The code from `at` to the next function that symbols tell.
+    fn up_to_next_choice(&self, at: Addr) -> Option<Range<Addr>> {
+        let next = self.choices.iter().map(|(_, code)| code.start).filter(|start| *start > at).min()?;
+        let code = self.mapped.code().into_iter().find(|code| code.contains(&at))?;
+        Some(at..next.min(code.end))
     }
 
     /// Whether what one of its slots for `function` leads to can be that. In its own code it is one that a resolver has
