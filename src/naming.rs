@@ -238,13 +238,13 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     let map_name = format!("/tmp/perf-{}.map", process.pid_inside.unwrap_or(process.pid));
     let perf_map = PerfMap {
         path: below(&root, Path::new(&map_name)),
-        owner: recording.user,
-        not_before: process.started_at.checked_sub(CLOCK_TICK).filter(|_| !recording.attached),
+        owner: recording.facts.user,
+        not_before: process.started_at.checked_sub(CLOCK_TICK).filter(|_| !recording.facts.attached),
     };
     let meta = Meta {
         mode: match wanted.check {
             true => Mode::Check,
-            false => match (recording.attached, wanted.snapshot) {
+            false => match (recording.facts.attached, wanted.snapshot) {
                 (false, false) => Mode::Run,
                 (true, false) => Mode::Attach,
                 (false, true) => Mode::Snapshot,
@@ -252,10 +252,10 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
             },
         },
         part: FIRST,
-        duration_ns: recording.cost.wall_ns,
-        engine: if recording.cost.conditions.jump { "jump" } else { "trap" }.to_owned(),
+        duration_ns: recording.facts.cost.wall_ns,
+        engine: if recording.facts.cost.conditions.jump { "jump" } else { "trap" }.to_owned(),
         complete: recording.broken_off.is_none()
-            && (!recording.detached || recording.attached || recording.detached_early),
+            && (!recording.facts.detached || recording.facts.attached || recording.facts.detached_early),
         session,
         sample_interval: recording.snapshot.sample_interval,
         process,
@@ -333,13 +333,13 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         recording.tests.as_ref().map(|tests| TestInput { names: &tests.names, tally: &tests.tally, live: &tests.live });
     let mut course = recording.course;
     // Stacks of a program before the last exec mean nothing any more.
-    course.heaps.retain(|heap| heap.images == recording.images.len());
+    course.heaps.retain(|heap| heap.images == recording.facts.images.len());
     let mut snapshot = recording.snapshot;
     let sites = std::mem::take(&mut snapshot.sites);
     let input = BuildInput {
         meta,
         anomalies: recording.anomalies,
-        cost: recording.cost,
+        cost: recording.facts.cost,
         snapshot: &snapshot,
         sites,
         stacks: &recording.stacks,
@@ -347,9 +347,9 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
         allocators,
         thread_name: &thread_name,
         function_name: &function_name,
-        images: recording.images,
-        children: recording.children,
-        warnings: recording.warnings.into_iter().chain(doubtful_sizes).collect(),
+        images: recording.facts.images,
+        children: recording.facts.children,
+        warnings: recording.facts.warnings.into_iter().chain(doubtful_sizes).collect(),
         course,
         leaks,
         tests,
@@ -380,7 +380,7 @@ fn no_framework() -> String {
 
 /// What a profile does not say of its recording, and a judge has to know.
 pub fn circumstances(recording: &Recording) -> Completeness {
-    let mut causes = recording.blind_spots.clone();
+    let mut causes = recording.facts.blind_spots.clone();
     if let LeakScan::Missed(cause) = &recording.leaks {
         causes.push(cause.clone());
     }
@@ -398,9 +398,9 @@ pub fn circumstances(recording: &Recording) -> Completeness {
     });
     Completeness {
         no_tests,
-        timed_out: recording.timed_out,
+        timed_out: recording.facts.timed_out,
         not_scanned: (!causes.is_empty()).then(|| causes.join("; ")),
-        is_child: recording.parent.is_some(),
+        is_child: recording.facts.parent.is_some(),
         turned_off_by: turned_off_by(recording),
     }
 }

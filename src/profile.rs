@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 pub use self::cost::{Conditions, Cost, PromotedAt};
+pub use self::facts::RunFacts;
 pub use self::samples::Samples;
 pub use self::stacks::{Stack, Stacks};
 pub use crate::base::figures::{
@@ -24,6 +25,7 @@ pub(crate) mod check;
 mod cost;
 pub mod course;
 pub mod diff;
+mod facts;
 pub(crate) mod identity;
 pub mod leaks;
 pub mod mapped;

@@ -115,7 +115,7 @@ impl Profiler {
         if let LeakScan::Done(scan) = &recording.leaks {
             let to_be_added = scan.own_suppressions.iter().filter(|own| !own.turn_check_off());
             for OwnSuppressions { module, function, text } in to_be_added {
-                recording.warnings.extend(rules.add_own_suppressions(module, function, text.as_deref()));
+                recording.facts.warnings.extend(rules.add_own_suppressions(module, function, text.as_deref()));
             }
         }
         let circumstances = naming::circumstances(&recording);

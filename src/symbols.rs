@@ -23,7 +23,6 @@ mod dwarf;
 mod dwarfsections;
 mod files;
 mod generics;
-mod itanium;
 mod narrow;
 mod packages;
 mod perfmap;

@@ -52,10 +52,11 @@ pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     else {
         return Ok(EXIT_OWN_FAILURE);
     };
-    let (pid, lives_on) = (traced.first.process.pid, traced.first.detached && traced.first.process.exit.is_none());
+    let (pid, lives_on) =
+        (traced.first.process.pid, traced.first.facts.detached && traced.first.process.exit.is_none());
     for recording in traced.all_mut() {
         if let LeakScan::Done(scan) = &recording.leaks {
-            recording.warnings.extend(rules.add_own(&scan.own_suppressions));
+            recording.facts.warnings.extend(rules.add_own(&scan.own_suppressions));
         }
     }
     // What came while the program was traced is its own, and must not end the writing.

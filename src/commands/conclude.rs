@@ -220,9 +220,13 @@ fn conclude_as(
     let another_user = traced.all().any(|recording| recording.process.of_another_user);
     let saved = destinations.binaries.as_ref().map(|store| store.save(&modules, another_user)).unwrap_or_default();
     drop(modules);
-    traced.first.warnings.extend(saved.warnings);
-    if traced.all().all(|recording| !recording.selected) {
-        traced.first.warnings.push("no program that was executed is one that --only and --skip choose".to_owned());
+    traced.first.facts.warnings.extend(saved.warnings);
+    if traced.all().all(|recording| !recording.facts.selected) {
+        traced
+            .first
+            .facts
+            .warnings
+            .push("no program that was executed is one that --only and --skip choose".to_owned());
     }
     let interrupted = traced.first.interrupted;
     let unsaved = traced.unsaved;
@@ -250,12 +254,12 @@ fn conclude_as(
     }
     let mut work = Work { options, outputs, servers, export, known, judging, elsewhere };
     let last_part = destinations.series.as_ref().and_then(|series| {
-        work.export.period = traced.others.is_empty().then_some(0..traced.first.cost.wall_ns);
+        work.export.period = traced.others.is_empty().then_some(0..traced.first.facts.cost.wall_ns);
         series.write_last(&traced.first, &mut work.known, &mut waiter)
     });
     let (profile, mut files) = if traced.others.is_empty() {
         // What was not chosen has no file of its own.
-        let scope = if traced.first.selected { Scope::All } else { Scope::Tree };
+        let scope = if traced.first.facts.selected { Scope::All } else { Scope::Tree };
         let profile = work.name(traced.first);
         let files = work.outputs.write(scope, &profile, &work.export, &mut waiter);
         (profile, files)

@@ -34,7 +34,11 @@ impl Notes {
             let weight = site.key.weight();
             (site.key.stack, site.allocated.times(weight), site.live.times(weight))
         });
-        let heap = HeapAt { t_ns: recording.cost.wall_ns, images: recording.images.len(), stacks: sites.collect() };
+        let heap = HeapAt {
+            t_ns: recording.facts.cost.wall_ns,
+            images: recording.facts.images.len(),
+            stacks: sites.collect(),
+        };
         // Sums over threads, functions and sizes take less memory.
         let heap = heap.named(|stack| Some(*stack));
         self.course.lock().unwrap_or_else(PoisonError::into_inner).add_heap(heap);
@@ -57,7 +61,7 @@ impl Notes {
             course.heaps.clear();
         }
         // What comes behind the end of the recording, while heaptrace finishes it, is not of its time.
-        course.resident.retain(|(t_ns, _)| *t_ns <= traced.first.cost.wall_ns);
+        course.resident.retain(|(t_ns, _)| *t_ns <= traced.first.facts.cost.wall_ns);
         // Two threads note heaps, each at its leisure.
         course.heaps.sort_by_key(|heap| heap.t_ns);
         course

@@ -36,7 +36,7 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     let mut early = EarlyLook::prepare(&mut settings, profile, &destinations);
     let Some(traced) = trace(options, settings, None, &destinations, &mut early)? else { return Ok(EXIT_OWN_FAILURE) };
     let has_failed = !traced.went_well();
-    let (pid, lives_on, exit) = (traced.first.process.pid, traced.first.detached, traced.first.process.exit);
+    let (pid, lives_on, exit) = (traced.first.process.pid, traced.first.facts.detached, traced.first.process.exit);
     // What came while the program was traced is its own, and must not end the writing.
     let late = control::pending_signals();
     let concluded = conclude(traced, early.take(), profile, &destinations);
@@ -105,17 +105,17 @@ pub(super) fn trace(
             && let Some(pid) = broken.child
         {
             wait_as_parent(pid)?;
-            traced.first.detached = false;
+            traced.first.facts.detached = false;
         }
     }
     if privileged {
-        traced.first.warnings.push(
+        traced.first.facts.warnings.push(
             "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"
                 .to_owned(),
         );
     }
     if sanitized {
-        traced.first.warnings.push(
+        traced.first.facts.warnings.push(
             "the program's own leak check (LeakSanitizer) refuses to run under ptrace: it was switched off (detect_leaks=0)"
                 .to_owned(),
         );

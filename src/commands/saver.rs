@@ -200,7 +200,7 @@ impl Work {
                     continue;
                 }
             };
-            if let Some(notes) = self.notes.as_ref().filter(|_| recording.parent.is_none()) {
+            if let Some(notes) = self.notes.as_ref().filter(|_| recording.facts.parent.is_none()) {
                 notes.heap(&recording);
             }
             let profile = snapshots.build(recording, &mut self.known);

@@ -193,15 +193,15 @@ impl Series {
         let is_silent = recording.is_silent() && parts.parts == 0 && (self.profile.follow || cause == Cause::Ended);
         // A view from before an exec, whose last part is there.
         let told = parts.told.as_ref();
-        let is_late = cause == Cause::Due && told.is_some_and(|told| told.until_ns() >= recording.cost.wall_ns);
-        if parts.over || is_silent || is_late || !recording.selected {
+        let is_late = cause == Cause::Due && told.is_some_and(|told| told.until_ns() >= recording.facts.cost.wall_ns);
+        if parts.over || is_silent || is_late || !recording.facts.selected {
             return None;
         }
         if parts.told.as_ref().is_some_and(|told| !told.is_of_image(recording)) {
             parts.parts = 0;
         }
         let start_ns = parts.told.as_ref().map_or(0, Told::until_ns);
-        let end_ns = recording.cost.wall_ns.max(start_ns);
+        let end_ns = recording.facts.cost.wall_ns.max(start_ns);
         let part = recording.since(parts.told.as_ref());
         let (number, part_number) = (parts.numbers.saturating_add(1), parts.parts.saturating_add(1));
         drop(state);
@@ -315,7 +315,7 @@ impl Writer {
                 continue;
             }
             // They are of the first process.
-            if let Some(notes) = self.notes.as_ref().filter(|_| recording.parent.is_none()) {
+            if let Some(notes) = self.notes.as_ref().filter(|_| recording.facts.parent.is_none()) {
                 notes.heap(&recording);
             }
             self.write(&recording, Cause::Due);
@@ -330,7 +330,7 @@ impl Writer {
             let is_process = ending.is_process();
             let mut recording = ending.into_recording();
             if !is_process {
-                recording.warnings.push("an exec ended it: what was live then is gone with it".to_owned());
+                recording.facts.warnings.push("an exec ended it: what was live then is gone with it".to_owned());
             }
             self.write(&recording, Cause::Ended);
             if is_process {

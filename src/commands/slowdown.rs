@@ -234,19 +234,19 @@ impl Slowdown {
 
     /// Writes down for how long the program has waited until its end.
     pub fn conclude(&self, traced: &mut Traced) {
-        let began_ns = traced.first.origin.start_ns;
+        let began_ns = traced.first.facts.origin.start_ns;
         let sum = traced.all().fold(Cost::default(), |sum, recording| Cost {
-            wall_ns: sum
-                .wall_ns
-                .max(recording.origin.start_ns.saturating_add(recording.cost.wall_ns).saturating_sub(began_ns)),
-            stops: sum.stops.saturating_add(recording.cost.stops),
-            cpu_ns: sum.cpu_ns.saturating_add(recording.cost.cpu_ns),
-            user_ns: sum.user_ns.saturating_add(recording.cost.user_ns),
-            stops_cpu_ns: sum.stops_cpu_ns.saturating_add(recording.cost.stops_cpu_ns),
-            known_cpu_ns: sum.known_cpu_ns.saturating_add(recording.cost.known_cpu_ns),
-            events: sum.events.saturating_add(recording.cost.events),
-            events_without_stop: sum.events_without_stop.saturating_add(recording.cost.events_without_stop),
-            recording_ns: sum.recording_ns.saturating_add(recording.cost.recording_ns),
+            wall_ns: sum.wall_ns.max(
+                recording.facts.origin.start_ns.saturating_add(recording.facts.cost.wall_ns).saturating_sub(began_ns),
+            ),
+            stops: sum.stops.saturating_add(recording.facts.cost.stops),
+            cpu_ns: sum.cpu_ns.saturating_add(recording.facts.cost.cpu_ns),
+            user_ns: sum.user_ns.saturating_add(recording.facts.cost.user_ns),
+            stops_cpu_ns: sum.stops_cpu_ns.saturating_add(recording.facts.cost.stops_cpu_ns),
+            known_cpu_ns: sum.known_cpu_ns.saturating_add(recording.facts.cost.known_cpu_ns),
+            events: sum.events.saturating_add(recording.facts.cost.events),
+            events_without_stop: sum.events_without_stop.saturating_add(recording.facts.cost.events_without_stop),
+            recording_ns: sum.recording_ns.saturating_add(recording.facts.cost.recording_ns),
             ..sum
         });
         let known_cpu_ns = sum.known_cpu_ns.saturating_add(self.usage.sum().in_kernel_ns);
@@ -254,9 +254,9 @@ impl Slowdown {
         tracing::debug!("slowness: {self:?}, {sum:?}");
         let waited = self.waited(Duration::from_nanos(sum.wall_ns), &sum);
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        traced.first.cost.waited_ns = Some(ns(waited.about));
+        traced.first.facts.cost.waited_ns = Some(ns(waited.about));
         // where the slowdown is that or more, the bounds would be, too
-        traced.first.cost.waited_range_ns = (!sum.is_at_least()).then(|| (ns(waited.least), ns(waited.most)));
+        traced.first.facts.cost.waited_range_ns = (!sum.is_at_least()).then(|| (ns(waited.least), ns(waited.most)));
     }
 }
 

@@ -280,14 +280,15 @@ pub fn supervise(
         traced.first.course.marks = marks;
     }
     traced.unsaved |= problems.missing;
-    traced.first.warnings.extend(problems.told);
-    traced.first.warnings.extend(debuggers.told());
+    traced.first.facts.warnings.extend(problems.told);
+    traced.first.facts.warnings.extend(debuggers.told());
     slowdown.conclude(&mut traced);
     traced.first.interrupted = interrupts > 0;
     traced.first.dismissed = dismissed || out_of_time;
     if out_of_time {
         traced
             .first
+            .facts
             .warnings
             .push("tracing ended early, as heaptrace's own CPU time was nearly up (`ulimit -t`)".to_owned());
     }

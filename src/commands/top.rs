@@ -119,10 +119,10 @@ fn conclude(pid: i32, traced: &Traced) -> bool {
     if let Some(broken) = &first.broken_off {
         tell(&broken.to_string());
     }
-    for warning in &first.warnings {
+    for warning in &first.facts.warnings {
         tell(warning);
     }
-    let end = if first.detached { "was let go, and runs on" } else { "has ended" };
+    let end = if first.facts.detached { "was let go, and runs on" } else { "has ended" };
     tell(&format!("process {pid} {end}"));
     traced.went_well()
 }

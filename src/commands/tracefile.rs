@@ -171,9 +171,9 @@ impl TraceFile {
         let written = written.unwrap_or_default();
         let shown = self.file.shown();
         if let Some(failure) = running.progress.failure() {
-            traced.first.warnings.push(format!("the trace {} ended early: {failure}", shown.display()));
+            traced.first.facts.warnings.push(format!("the trace {} ended early: {failure}", shown.display()));
         } else if written.dropped > 0 {
-            traced.first.warnings.push(format!(
+            traced.first.facts.warnings.push(format!(
                 "the trace {} was full after {} events (--trace-size): {} more are not in it",
                 shown.display(),
                 written.events,

@@ -32,8 +32,8 @@ impl Work<'_> {
         files: &mut Vec<Outcome>,
         direct: &mut dyn DirectOutputs,
     ) -> (Profile, Origin) {
-        let origin = recording.origin;
-        let (parent, seen) = (recording.parent, seen(&recording));
+        let origin = recording.facts.origin;
+        let (parent, seen) = (recording.facts.parent, seen(&recording));
         let profile = self.name(recording);
         // Files that say nothing are in the way of those that do.
         if seen == Seen::Recorded || parent.is_none() && seen != Seen::Skipped {
@@ -48,9 +48,9 @@ impl Work<'_> {
 }
 
 fn seen(recording: &Recording) -> Seen {
-    match recording.selected {
+    match recording.facts.selected {
         false => Seen::Skipped,
-        true if recording.detached_early => Seen::LetGo,
+        true if recording.facts.detached_early => Seen::LetGo,
         true if recording.is_silent() => Seen::Silent,
         true => Seen::Recorded,
     }

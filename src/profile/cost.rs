@@ -98,6 +98,26 @@ const UNCERTAIN_RECORDING: u64 = 4;
 const ALLOCATES_ONLY_NS: u64 = 200;
 
 impl Cost {
+    /// What was added to it since it was `before`; how long the program waited in that time is not known.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            wall_ns: self.wall_ns.saturating_sub(before.wall_ns),
+            stopped_ns: self.stopped_ns.saturating_sub(before.stopped_ns),
+            cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
+            user_ns: self.user_ns.saturating_sub(before.user_ns),
+            stops_cpu_ns: self.stops_cpu_ns.saturating_sub(before.stops_cpu_ns),
+            known_cpu_ns: self.known_cpu_ns.saturating_sub(before.known_cpu_ns),
+            events: self.events.saturating_sub(before.events),
+            events_without_stop: self.events_without_stop.saturating_sub(before.events_without_stop),
+            recording_ns: self.recording_ns.saturating_sub(before.recording_ns),
+            stops: self.stops.saturating_sub(before.stops),
+            waited_ns: None,
+            waited_range_ns: None,
+            ..*self
+        }
+    }
+
     /// CPU time that the program would have needed without heaptrace, about, ns. The kernel's work at the stops is
     /// mostly far more than that, and known to a half only: where the rest is less, it is what ran in user mode, and
     /// what is known otherwise.

@@ -234,7 +234,7 @@ impl Replay {
         if let Some(thread) = &self.wanted.thread {
             self.threads.keep_only(thread, &mut recording);
         }
-        if !self.wanted.profile_each && recording.parent.is_some() {
+        if !self.wanted.profile_each && recording.facts.parent.is_some() {
             recording.snapshot.sites.retain(|site| !site.inherited);
             if let Some(births) = &mut recording.course.births {
                 births.blocks.retain(|born| !born.inherited);
@@ -278,14 +278,14 @@ impl Replay {
             Some(thread) => self.threads.check(thread)?,
             None => None,
         };
-        let gaps = match traced.first.warnings.iter().any(|text| text.starts_with("the trace ")) {
+        let gaps = match traced.first.facts.warnings.iter().any(|text| text.starts_with("the trace ")) {
             // The run has said so itself.
             true => Gaps { cut_off: 0, ..gaps },
             false => gaps,
         };
         let notes = notes(&session, gaps, ending);
         let part = self.wanted.part.in_words(self.span);
-        traced.first.warnings.extend(notes.into_iter().chain(part).chain(idle));
+        traced.first.facts.warnings.extend(notes.into_iter().chain(part).chain(idle));
         Ok(Outcome { traced, names: self.names })
     }
 }

@@ -70,7 +70,10 @@ impl Archive {
         match packed.map(|packed| unpack(&packed)) {
             Some(Ok(contents)) => (recording.snapshot.sites, recording.snapshot.timeline) = contents,
             Some(Err(error)) => {
-                recording.warnings.push(format!("internal error: what was recorded can't be read back: {error:#}"));
+                recording
+                    .facts
+                    .warnings
+                    .push(format!("internal error: what was recorded can't be read back: {error:#}"));
             }
             None => {}
         }

@@ -14,7 +14,7 @@ use crate::heapmodel::{HeapView, Mark, SiteStats, Snapshot};
 use crate::image::elf::{Elf, SymbolKind};
 use crate::profile::course::HeapHistory;
 use crate::profile::merge::Origin;
-use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident};
+use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident, RunFacts};
 use crate::session::tracerecord::StreamEnd;
 use crate::symbols::{Bytes, Similar};
 use crate::tracer::procfs;
@@ -132,7 +132,7 @@ impl Process {
             }
         }
         if let Some(broken) = broken_off {
-            recording.warnings.push(format!("{broken}. What it did afterwards is not in here"));
+            recording.facts.warnings.push(format!("{broken}. What it did afterwards is not in here"));
         }
         recording.broken_off = broken_off.cloned();
         recording.missing_mark = missing_mark;
@@ -228,30 +228,32 @@ impl Process {
                     all_blocks_known: !self.observer.model().may_have_unknown_blocks(),
                 }),
             },
+            facts: RunFacts {
+                parent: self.identity.parent,
+                origin,
+                selected: self.identity.selected,
+                detached_early: self.teardown.detached_early,
+                attached: self.identity.attached,
+                detached: self.teardown.detached,
+                harmed,
+                user: self.identity.owner.user,
+                cost,
+                children: self.children.clone(),
+                images: self.identity.images.clone(),
+                warnings,
+                blind_spots,
+                unknown_functions: Vec::new(),
+                timed_out: self.tracee.control.has_timed_out(),
+            },
             session: self.tracee.settings.session.clone(),
             stream: StreamEnd { without_inherited: false, ..self.observer.stream_end() },
-            origin,
-            parent: self.identity.parent,
             number: self.identity.number,
-            selected: self.identity.selected,
-            detached_early: self.teardown.detached_early,
             root,
-            attached: self.identity.attached,
-            detached: self.teardown.detached,
-            harmed,
-            user: self.identity.owner.user,
-            cost,
             anomalies: self.observer.model().anomalies(),
-            children: self.children.clone(),
-            images: self.identity.images.clone(),
-            warnings,
             leaks,
             tests: self.tests_record(),
-            blind_spots,
-            unknown_functions: Vec::new(),
             missing_mark: None,
             course: HeapHistory::of_marks(self.observer.model().marks().iter().map(Mark::named).collect()),
-            timed_out: self.tracee.control.has_timed_out(),
             broken_off: None,
             interrupted: false,
             dismissed: false,
@@ -268,8 +270,8 @@ impl Recording {
             let weighted = |site: SiteStats| amount(&site).times(site.key.weight());
             sites.map(weighted).fold(Amount::default(), Amount::plus)
         };
-        self.origin.inherited = inherited(|site| site.live);
-        self.origin.inherited_at_peak = inherited(|site| site.at_peak);
+        self.facts.origin.inherited = inherited(|site| site.live);
+        self.facts.origin.inherited_at_peak = inherited(|site| site.at_peak);
         let seen = self.anomalies;
         let anomalies = Anomalies {
             lost: seen.lost,
@@ -281,20 +283,20 @@ impl Recording {
         };
         let doubtful = anomalies.unknown_frees + anomalies.double_frees;
         if snapshot.frees_unseen && doubtful > 0 {
-            self.warnings.push(format!(
+            self.facts.warnings.push(format!(
                 "{doubtful} frees of what was not live are not told as errors, as this allocator has ways in and out that are not \
                  seen: {} times it gave an address out anew whose block nobody was seen to free (--alloc-fn and --free-fn can \
                  name such functions)",
                 snapshot.unseen_frees
             ));
         }
-        if self.selected {
-            self.unknown_functions = unknown_functions(&self.table, &self.modules);
+        if self.facts.selected {
+            self.facts.unknown_functions = unknown_functions(&self.table, &self.modules);
         }
         // Of several programs, one may have what another has not.
         if !follows {
-            self.warnings.extend(self.unknown_functions.iter().cloned());
-            self.blind_spots.extend(self.unknown_functions.iter().cloned());
+            self.facts.warnings.extend(self.facts.unknown_functions.iter().cloned());
+            self.facts.blind_spots.extend(self.facts.unknown_functions.iter().cloned());
         }
         Self { snapshot, anomalies, ..self }
     }

@@ -65,7 +65,7 @@ impl LiveSnapshot {
 
     /// What tracing has cost until then.
     pub fn cost(&self) -> &Cost {
-        &self.recording.cost
+        &self.recording.facts.cost
     }
 
     /// The process.
@@ -75,7 +75,7 @@ impl LiveSnapshot {
 
     /// How many programs it was before the one that it is.
     pub fn images(&self) -> usize {
-        self.recording.images.len()
+        self.recording.facts.images.len()
     }
 
     /// The same without all else.
@@ -119,7 +119,7 @@ impl LiveSnapshot {
 
     fn with(self, snapshot: Snapshot, since: Option<MarkName>) -> Recording {
         let Self { mut recording, follows, at, .. } = self;
-        recording.warnings.extend(Generation { since, until: at }.in_words());
+        recording.facts.warnings.extend(Generation { since, until: at }.in_words());
         recording.with_figures(snapshot, follows)
     }
 }

@@ -5,7 +5,7 @@ use super::recording::Recording;
 use crate::heapmodel::Counted;
 use crate::profile::course::HeapHistory;
 use crate::profile::symbolize::ScriptNames;
-use crate::profile::{Anomalies, Cost};
+use crate::profile::{Anomalies, Cost, RunFacts};
 
 /// What parts of a series have told of a process.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Told {
 impl Told {
     /// Whether it is of the image that `recording` is of.
     pub const fn is_of_image(&self, recording: &Recording) -> bool {
-        self.images == recording.images.len()
+        self.images == recording.facts.images.len()
     }
 
     /// When the last part ended, in nanoseconds since tracing began.
@@ -33,16 +33,17 @@ impl Recording {
     /// All that it tells.
     pub fn told(&self) -> Told {
         Told {
-            images: self.images.len(),
+            images: self.facts.images.len(),
             heap: Counted::by(&self.snapshot),
             anomalies: self.anomalies,
-            cost: self.cost,
+            cost: self.facts.cost,
         }
     }
 
     /// How many allocations it has that `told` has not.
     pub fn allocations_since(&self, told: Option<&Told>) -> u64 {
-        let before = told.filter(|told| told.images == self.images.len()).map_or(0, |told| told.heap.allocations());
+        let before =
+            told.filter(|told| told.images == self.facts.images.len()).map_or(0, |told| told.heap.allocations());
         self.snapshot.totals.allocations.saturating_sub(before)
     }
 
@@ -51,25 +52,10 @@ impl Recording {
     #[must_use]
     pub fn since(&self, told: Option<&Told>) -> Self {
         let nothing = Counted::default();
-        let same_image = told.filter(|told| told.images == self.images.len());
+        let same_image = told.filter(|told| told.images == self.facts.images.len());
         let start_ns = told.map_or(0, Told::until_ns);
         let snapshot = self.snapshot.since(same_image.map_or(&nothing, |told| &told.heap), start_ns);
         let before = told.map(|told| told.cost).unwrap_or_default();
-        let cost = Cost {
-            wall_ns: self.cost.wall_ns.saturating_sub(before.wall_ns),
-            stopped_ns: self.cost.stopped_ns.saturating_sub(before.stopped_ns),
-            cpu_ns: self.cost.cpu_ns.saturating_sub(before.cpu_ns),
-            user_ns: self.cost.user_ns.saturating_sub(before.user_ns),
-            stops_cpu_ns: self.cost.stops_cpu_ns.saturating_sub(before.stops_cpu_ns),
-            known_cpu_ns: self.cost.known_cpu_ns.saturating_sub(before.known_cpu_ns),
-            events: self.cost.events.saturating_sub(before.events),
-            events_without_stop: self.cost.events_without_stop.saturating_sub(before.events_without_stop),
-            recording_ns: self.cost.recording_ns.saturating_sub(before.recording_ns),
-            stops: self.cost.stops.saturating_sub(before.stops),
-            waited_ns: None,
-            waited_range_ns: None,
-            ..self.cost
-        };
         let anomalies = same_image.map_or(self.anomalies, |told| self.anomalies.since(&told.anomalies));
         Self {
             snapshot,
@@ -81,28 +67,14 @@ impl Recording {
             process: self.process.clone(),
             session: self.session.clone(),
             stream: self.stream,
-            origin: self.origin,
-            parent: self.parent,
+            facts: RunFacts { cost: self.facts.cost.since(&before), ..self.facts.clone() },
             number: self.number,
-            selected: self.selected,
-            detached_early: self.detached_early,
             root: self.root.clone(),
-            attached: self.attached,
-            detached: self.detached,
-            harmed: self.harmed,
-            user: self.user,
-            cost,
             anomalies,
-            children: self.children.clone(),
-            images: self.images.clone(),
-            warnings: self.warnings.clone(),
             leaks: LeakScan::NotWanted,
             tests: None,
-            blind_spots: self.blind_spots.clone(),
-            unknown_functions: self.unknown_functions.clone(),
             missing_mark: self.missing_mark.clone(),
             course: HeapHistory::default(),
-            timed_out: self.timed_out,
             broken_off: self.broken_off.clone(),
             interrupted: self.interrupted,
             dismissed: self.dismissed,

@@ -8,9 +8,8 @@ use crate::allocators::AllocatorTable;
 use crate::base::addr::StackId;
 use crate::heapmodel::Snapshot;
 use crate::profile::course::HeapHistory;
-use crate::profile::merge::Origin;
 use crate::profile::symbolize::ScriptNames;
-use crate::profile::{Anomalies, Children, Cost, Image, ProcessInfo};
+use crate::profile::{Anomalies, ProcessInfo, RunFacts};
 use crate::session::tracerecord::StreamEnd;
 use crate::tracer::root::TargetRoot;
 use crate::unwinder::StackTable;
@@ -35,44 +34,21 @@ pub struct Recording {
     pub session: String,
     /// Where its stream of events ends.
     pub stream: StreamEnd,
-    /// What it shares with the others of a session.
-    pub origin: Origin,
-    /// The process that made it, where others are followed; None for the first.
-    pub parent: Option<i32>,
+    /// What is known of its run.
+    pub facts: RunFacts,
     /// Its place in the order in which the processes came to be.
     pub number: u64,
-    /// Whether the last image was one of those to be traced (`--only`, `--skip`).
-    pub selected: bool,
-    /// Whether it was detached from before it became a program with other rights, or was traced by another process.
-    pub detached_early: bool,
     /// Its root folder, if it is not ours.
     pub root: Option<Arc<TargetRoot>>,
-    pub attached: bool,
-    /// Whether the process was detached from while it lived.
-    pub detached: bool,
-    /// Whether it was detached from without having got all its code back.
-    pub harmed: bool,
-    /// Its effective user, if that is known.
-    pub user: Option<u32>,
-    pub cost: Cost,
     pub anomalies: Anomalies,
-    pub children: Children,
-    pub images: Vec<Image>,
-    pub warnings: Vec<String>,
     /// The leak scan. If one was made, `snapshot` is of its moment.
     pub leaks: LeakScan,
     /// What its tests did, if that was wanted.
     pub tests: Option<TestsRecord>,
-    /// What could not be watched, in words: reasons not to judge the program.
-    pub blind_spots: Vec<String>,
-    /// Functions that the user has declared and no module has, in words.
-    pub unknown_functions: Vec<String>,
     /// Why it is not of the blocks between two marks that were asked for, in words.
     pub missing_mark: Option<String>,
     /// What was noted along the way, if that was wanted.
     pub course: HeapHistory<StackId>,
-    /// Whether the program's time was up (`--timeout`).
-    pub timed_out: bool,
     /// Why, if the tracing ended in the middle.
     pub broken_off: Option<TracingAborted>,
     /// Whether Ctrl-C was pressed while it was traced.
@@ -86,11 +62,11 @@ impl Recording {
     /// first image of the first process has that of the session; the same recording always has the same one, also out
     /// of a trace.
     pub fn image_session(&self) -> String {
-        if self.parent.is_none() && self.images.is_empty() {
+        if self.facts.parent.is_none() && self.facts.images.is_empty() {
             return self.session.clone();
         }
         // Fowler, Noll and Vo's hash, 64 bits, FNV-1a.
-        let numbers = [self.number, self.images.len() as u64].map(u64::to_le_bytes);
+        let numbers = [self.number, self.facts.images.len() as u64].map(u64::to_le_bytes);
         let bytes = self.session.bytes().chain(numbers.into_iter().flatten());
         let hash = bytes
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));

@@ -32,20 +32,20 @@ impl Traced {
     /// The functions that the user has declared and no program has, in words: taken out of the recordings.
     pub fn take_unknown_functions(&mut self) -> Vec<String> {
         let symbol = |unknown: &str| unknown.split(':').next().unwrap_or_default().to_owned();
-        let mut unknown = std::mem::take(&mut self.first.unknown_functions);
-        if !self.first.selected {
+        let mut unknown = std::mem::take(&mut self.first.facts.unknown_functions);
+        if !self.first.facts.selected {
             unknown = self
                 .others
                 .iter()
                 .map(ArchivedRecording::rest)
-                .find(|other| other.selected)
-                .map_or(unknown, |other| other.unknown_functions.clone());
+                .find(|other| other.facts.selected)
+                .map_or(unknown, |other| other.facts.unknown_functions.clone());
         }
-        for other in self.others.iter().map(ArchivedRecording::rest).filter(|other| other.selected) {
-            unknown.retain(|mine| other.unknown_functions.iter().any(|theirs| symbol(theirs) == symbol(mine)));
+        for other in self.others.iter().map(ArchivedRecording::rest).filter(|other| other.facts.selected) {
+            unknown.retain(|mine| other.facts.unknown_functions.iter().any(|theirs| symbol(theirs) == symbol(mine)));
         }
         if !self.others.is_empty() {
-            self.first.warnings.extend(unknown.iter().cloned());
+            self.first.facts.warnings.extend(unknown.iter().cloned());
         }
         unknown
     }
@@ -57,6 +57,6 @@ impl Traced {
 
     /// Whether a process was detached from without having got all its code back.
     pub fn has_harmed(&self) -> bool {
-        self.all().any(|recording| recording.harmed)
+        self.all().any(|recording| recording.facts.harmed)
     }
 }

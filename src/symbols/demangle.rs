@@ -1,6 +1,6 @@
 //! Mangled names to names for people.
 
-use super::{dlang, itanium};
+use super::dlang;
 use crate::image::elf::base_name;
 use crate::profile::symbolize::FunctionName;
 use std::fmt::{self, Write};
@@ -38,7 +38,7 @@ fn demangle(name: &str) -> Option<String> {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return bounded(|out| write!(out, "{rust:#}"));
     }
-    itanium::demangle(name, false, LONGEST_NAME)
+    cxx_demangle::Options::default().return_type(false).max_bytes(LONGEST_NAME).demangle(name)
 }
 
 /// `foo.constprop.0.cold` is `foo`; `counter.5` stays what it is.

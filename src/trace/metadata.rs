@@ -4,8 +4,7 @@
 //! Fields that a later version adds have defaults, so that it reads what this one writes; unknown fields are ignored.
 
 use super::TraceMode;
-use crate::profile::merge::Origin;
-use crate::profile::{Children, Cost, Exit, Image, Resident, SymbolStatus};
+use crate::profile::{Exit, Resident, RunFacts, SymbolStatus};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -119,8 +118,9 @@ pub struct End {
     pub pid: i32,
     /// The id that it has in its own pid namespace, if that is another one.
     pub pid_inside: Option<i32>,
-    /// The process that made it, if others are followed.
-    pub parent: Option<i32>,
+    /// What is known of its run.
+    #[serde(flatten)]
+    pub facts: RunFacts,
     /// The name of the last image's program.
     pub program: String,
     /// The last image's command line.
@@ -135,40 +135,12 @@ pub struct End {
     pub exit: Option<Exit>,
     /// The most that the last image had resident.
     pub resident: Option<Resident>,
-    /// What it shares with the others of the session.
-    pub origin: Origin,
     /// Whether its sites that came over a fork are left out of its profile.
     pub without_inherited: bool,
-    /// Whether its last image was one of those to be traced.
-    pub selected: bool,
-    /// Whether it was let go before it became a program with other rights, or another one's tracee.
-    pub detached_early: bool,
-    /// Whether it ran before it was traced.
-    pub attached: bool,
-    /// Whether it was detached from while it lived.
-    pub detached: bool,
-    /// Whether that left it damaged.
-    pub harmed: bool,
-    /// Its effective user.
-    pub user: Option<u32>,
-    /// What tracing it has cost.
-    pub cost: Cost,
-    /// Its children.
-    pub children: Children,
-    /// The images that it had before.
-    pub images: Vec<Image>,
-    /// Sentences for the user.
-    pub warnings: Vec<String>,
     /// Names of threads, by their serial numbers.
     pub thread_names: BTreeMap<u32, String>,
     /// All modules of its last image, also those unloaded since.
     pub modules: Vec<Module>,
-    /// What could not be watched, in words.
-    pub blind_spots: Vec<String>,
-    /// Functions that were declared and that no module has, in words.
-    pub unknown_functions: Vec<String>,
-    /// Whether its time was up (`--timeout`).
-    pub timed_out: bool,
     /// Why, if the tracing ended in the middle.
     pub broken_off: Option<String>,
     /// Whether a leak scan was made, whose results are not in the trace.

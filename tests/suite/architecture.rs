@@ -658,6 +658,7 @@ fn files_stay_small() {
         }
     }
     let mut others = Vec::new();
+    rust_files(&package().join("crates"), &mut others);
     rust_files(&package().join("tests"), &mut others);
     rust_files(&package().join("benches"), &mut others);
     for file in others {

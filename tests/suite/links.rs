@@ -144,7 +144,9 @@ fn files_that_texts_cite_are_in_the_tree() {
         );
     }
     let is_source = |path: &&PathBuf| {
-        ["src", "tests/suite", "tests/support", "benches", "examples"].iter().any(|folder| path.starts_with(folder))
+        ["src", "crates", "tests/suite", "tests/support", "benches", "examples"]
+            .iter()
+            .any(|folder| path.starts_with(folder))
             && path.extension().is_some_and(|end| end == "rs")
     };
     let sources = tree.iter().filter(is_source);

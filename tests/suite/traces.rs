@@ -78,7 +78,8 @@ fn a_oneshot_trace_stops_at_its_size_and_says_so() {
     assert!(at_once < summary, "{}", traced.ended.stderr);
     let read = decoded(&trace, &[]);
     let events = count(&read, "alloc") + count(&read, "free");
-    assert!((4000..6000).contains(&events), "{read}");
+    // the rest are counters of the live bytes, which come by time: a busy machine takes longer for as many events
+    assert!((2000..6000).contains(&events), "{read}");
     assert!(traced.report.total("allocations") >= 20_000);
     let warnings = traced.report.0["warnings"].to_string();
     assert!(warnings.contains("was full after"), "{warnings}");

@@ -14,7 +14,7 @@ use crate::profile::births::{Births, MAX_BLOCKS};
 use crate::profile::course::HeapHistory;
 use crate::profile::merge::Origin;
 use crate::profile::symbolize::ScriptNames;
-use crate::profile::{Anomalies, Conditions, Cost, ProcessInfo};
+use crate::profile::{Anomalies, Conditions, Cost, ProcessInfo, RunFacts};
 use crate::session::{LeakScan, ModuleRecord, Recording, StreamEnd, TracingAborted};
 use crate::symbols::FileVersion;
 use crate::trace::metadata::{End, Module, Process, Session};
@@ -309,7 +309,7 @@ impl Replayed {
         session: &Session,
     ) -> Option<Recording> {
         let began_ns = self.began_ns.or_else(|| (!self.is_past).then_some(0))?;
-        let ended_ns = end.as_ref().map(|end| end.origin.start_ns.saturating_add(end.cost.wall_ns));
+        let ended_ns = end.as_ref().map(|end| end.facts.origin.start_ns.saturating_add(end.facts.cost.wall_ns));
         let is_over = |moment: u64| ended_ns.is_some_and(|ended| ended < moment);
         match span {
             Span::At(at) if is_over(at) => return None,
@@ -346,21 +346,21 @@ impl Replayed {
             sites.map(weighted).fold(Amount::default(), Amount::plus)
         };
         let origin = Origin {
-            start_ns: end.as_ref().map_or(began_ns, |end| end.origin.start_ns),
+            start_ns: end.as_ref().map_or(began_ns, |end| end.facts.origin.start_ns),
             inherited_bytes: self.inherited_bytes,
             inherited: inherited(|site| site.live),
             inherited_at_peak: inherited(|site| site.at_peak),
         };
         let koid = self.koid;
-        let end = end.unwrap_or_else(|| unknown_end(koid, session.attached, self.free_stacks, origin, &described));
+        let mut end = end.unwrap_or_else(|| unknown_end(koid, session.attached, self.free_stacks, origin, &described));
         let until = span.end().filter(|_| !has_ended);
         let from_ns = span.begin().unwrap_or(0).max(origin.start_ns);
         let cost = match until {
-            None if span.begin().is_none() => end.cost,
+            None if span.begin().is_none() => end.facts.cost,
             _ => Cost {
                 wall_ns: until.or(ended_ns).unwrap_or(self.latest_ns).saturating_sub(from_ns),
                 events: self.events,
-                conditions: Conditions { free_stacks: self.free_stacks, ..end.cost.conditions },
+                conditions: Conditions { free_stacks: self.free_stacks, ..end.facts.cost.conditions },
                 ..Cost::default()
             },
         };
@@ -372,11 +372,11 @@ impl Replayed {
             Some(described) => (described.program, described.command),
             None => (end.program, end.command),
         };
-        let mut warnings = end.warnings;
+        let mut warnings = std::mem::take(&mut end.facts.warnings);
         warnings.extend(end.leak_scan.then(|| LEAKS_NOT_THERE.to_owned()));
         warnings.extend(scan_overwritten.then(|| SCAN_OVERWRITTEN.to_owned()));
         let modules = if is_last && !end.modules.is_empty() { end.modules } else { modules };
-        let origin = if has_ended && span == Span::Whole { end.origin } else { origin };
+        let origin = if has_ended && span == Span::Whole { end.facts.origin } else { origin };
         let mut recording = Recording {
             snapshot,
             stacks: std::mem::take(&mut stacks.table),
@@ -398,6 +398,14 @@ impl Replayed {
                 exit: end.exit.filter(|_| has_ended),
                 resident: end.resident.filter(|_| has_ended && span.begin().is_none()),
             },
+            facts: RunFacts {
+                origin,
+                cost,
+                warnings,
+                detached_early: end.facts.detached_early && has_ended,
+                detached: end.facts.detached || !has_ended,
+                ..end.facts
+            },
             session: session.session.clone(),
             stream: StreamEnd {
                 process: process_of(koid),
@@ -405,35 +413,20 @@ impl Replayed {
                 next_seq: end.next_seq,
                 without_inherited: end.without_inherited,
             },
-            origin,
-            parent: end.parent,
             number: number_of(koid),
-            selected: end.selected,
-            detached_early: end.detached_early && has_ended,
             root: None,
-            attached: end.attached,
-            detached: end.detached || !has_ended,
-            harmed: end.harmed,
-            user: end.user,
-            cost,
             anomalies,
-            children: end.children,
-            images: end.images,
-            warnings,
             leaks: LeakScan::NotWanted,
             tests: None,
-            blind_spots: end.blind_spots,
-            unknown_functions: end.unknown_functions,
             missing_mark: None,
             course: HeapHistory::of_births(births),
-            timed_out: end.timed_out,
             broken_off: end.broken_off.map(TracingAborted::as_told),
             interrupted: false,
             dismissed: false,
         };
         recording.course.marks = model.marks().iter().map(Mark::named).collect();
         if let Some(heaps) = heaps {
-            recording.course.heaps = heaps.finish(recording.images.len(), |id| stacks.find(id));
+            recording.course.heaps = heaps.finish(recording.facts.images.len(), |id| stacks.find(id));
         }
         recording.change_stacks(|id| *id = stacks.find(*id));
         Some(recording)
@@ -442,16 +435,24 @@ impl Replayed {
 
 /// Takes what a later telling of the same end has that the one before had not.
 pub(super) fn amend(recording: &mut Recording, end: End, span: Span) {
-    recording.warnings = end.warnings;
-    recording.warnings.extend(end.leak_scan.then(|| LEAKS_NOT_THERE.to_owned()));
-    if span == Span::Whole {
-        recording.process.exit = end.exit;
-        recording.cost = end.cost;
-        (recording.children, recording.images) = (end.children, end.images);
-        (recording.detached, recording.harmed, recording.timed_out) = (end.detached, end.harmed, end.timed_out);
-        (recording.blind_spots, recording.unknown_functions) = (end.blind_spots, end.unknown_functions);
-        recording.broken_off = end.broken_off.map(TracingAborted::as_told);
+    let mut facts = end.facts;
+    facts.warnings.extend(end.leak_scan.then(|| LEAKS_NOT_THERE.to_owned()));
+    if span != Span::Whole {
+        recording.facts.warnings = facts.warnings;
+        return;
     }
+    recording.process.exit = end.exit;
+    let before = &recording.facts;
+    recording.facts = RunFacts {
+        parent: before.parent,
+        origin: before.origin,
+        selected: before.selected,
+        detached_early: before.detached_early,
+        attached: before.attached,
+        user: before.user,
+        ..facts
+    };
+    recording.broken_off = end.broken_off.map(TracingAborted::as_told);
 }
 
 /// What can be said of a process whose end is not in the trace.
@@ -467,7 +468,15 @@ fn unknown_end(koid: u64, attached: bool, free_stacks: bool, origin: Origin, des
         next_seq: 0,
         pid: process_of(koid).pid,
         pid_inside: None,
-        parent,
+        facts: RunFacts {
+            parent,
+            origin,
+            selected: true,
+            attached,
+            detached: true,
+            cost: Cost { conditions, ..Cost::default() },
+            ..RunFacts::default()
+        },
         program,
         command,
         cwd,
@@ -475,23 +484,9 @@ fn unknown_end(koid: u64, attached: bool, free_stacks: bool, origin: Origin, des
         of_another_user: false,
         exit: None,
         resident: None,
-        origin,
         without_inherited: false,
-        selected: true,
-        detached_early: false,
-        attached,
-        detached: true,
-        harmed: false,
-        user: None,
-        cost: Cost { conditions, ..Cost::default() },
-        children: Default::default(),
-        images: Vec::new(),
-        warnings: Vec::new(),
         thread_names: Default::default(),
         modules: Vec::new(),
-        blind_spots: Vec::new(),
-        unknown_functions: Vec::new(),
-        timed_out: false,
         broken_off: Some("the trace ends before the process's end was written".to_owned()),
         leak_scan: false,
         profile_seq: None,

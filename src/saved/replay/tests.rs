@@ -171,6 +171,7 @@ fn marks_are_moments() {
     assert_eq!((rest.live_bytes, rest.frees), (7, 1));
     assert!(
         part(&memory, Part::At(at("a")))
+            .facts
             .warnings
             .contains(&"this is the heap at the mark `a` (1.000 s) of the trace".to_owned())
     );
@@ -192,6 +193,7 @@ fn at_a_moment_the_heap_is_as_it_was_then() {
     }
     assert!(
         part(&memory, Part::At(Moment::Time(2 * SECOND)))
+            .facts
             .warnings
             .iter()
             .any(|w| w == "this is the heap at 2.000 s of the trace")
@@ -250,15 +252,15 @@ fn a_forked_child_begins_with_its_parents_blocks() {
     assert_eq!(traced.first.snapshot.sites, parent.model.snapshot().sites);
     let other = traced.archive.take(traced.others.pop().unwrap());
     assert_eq!(other.snapshot.totals, child.model.snapshot().totals);
-    assert_eq!(other.origin.inherited_bytes, 2100);
-    assert_eq!(other.origin.inherited, Amount { objects: 2, bytes: 2000 });
+    assert_eq!(other.facts.origin.inherited_bytes, 2100);
+    assert_eq!(other.facts.origin.inherited, Amount { objects: 2, bytes: 2000 });
     assert_eq!((other.number, other.process.pid), (1, 11));
     // within a window, the parent's blocks of the window are inherited only
     let wanted = Wanted { part: Part::Window(Moment::Time(4 * SECOND), None), profile_each: true, ..Wanted::default() };
     let mut traced = replayed(&memory, 0, &wanted).unwrap().traced;
     let other = traced.archive.take(traced.others.pop().unwrap());
-    assert_eq!((other.snapshot.totals.allocations, other.origin.inherited_bytes), (1, 1600));
-    assert_eq!(other.origin.inherited, Amount { objects: 1, bytes: 1600 });
+    assert_eq!((other.snapshot.totals.allocations, other.facts.origin.inherited_bytes), (1, 1600));
+    assert_eq!(other.facts.origin.inherited, Amount { objects: 1, bytes: 1600 });
 }
 
 #[test]
@@ -281,7 +283,7 @@ fn what_was_overwritten_is_told_and_frees_of_it_are_preexisting() {
     assert_eq!((totals.live_blocks, totals.preexisting_frees), (0, 500 - totals.frees));
     let gone = 501 - totals.allocations;
     let warning = format!("the first {gone} events were overwritten: ");
-    assert!(recording.warnings.iter().any(|text| text.starts_with(&warning)), "{:?}", recording.warnings);
+    assert!(recording.facts.warnings.iter().any(|text| text.starts_with(&warning)), "{:?}", recording.facts.warnings);
     assert!(recording.snapshot.errors.is_empty());
 }
 

@@ -105,7 +105,8 @@ impl AddressSpace {
     }
 
     /// How the first instructions of a function run at `pad`, where `room` bytes are free; who asks writes them there.
-    /// The error: why they can't. `is_led_into`: whether it is one of [`JumpEntries::led_into`](super::entries::JumpEntries::led_into).
+    /// The error: why they can't. `is_led_into`: whether it is one of
+    /// [`JumpEntries::led_into`](super::entries::JumpEntries::led_into).
     pub fn move_entry(
         &mut self,
         candidate: &Candidate,

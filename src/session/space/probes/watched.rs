@@ -1,6 +1,6 @@
 //! What is watched in a module besides the allocator: functions of the dynamic linker and of test frameworks; in the C
-//! library exec, as a program with other rights must not be traced, ptrace, as a task can have one tracer only, mlockall,
-//! and changes of signal actions.
+//! library exec, as a program with other rights must not be traced, ptrace, as a task can have one tracer only,
+//! mlockall, and changes of signal actions.
 
 use crate::base::addr::{Addr, LoadBias};
 use crate::session::space::facts::Facts;

@@ -1,39 +1,41 @@
 //! The parts of a name.
 
+use std::collections::HashMap;
+
 /// Refers to a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Id(pub(super) usize);
+pub(crate) struct Id(pub(crate) usize);
 
 /// Qualifiers of types and of member functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Qualifiers {
-    pub(super) is_const: bool,
-    pub(super) is_volatile: bool,
-    pub(super) is_restrict: bool,
+pub(crate) struct Qualifiers {
+    pub(crate) is_const: bool,
+    pub(crate) is_volatile: bool,
+    pub(crate) is_restrict: bool,
     /// `&` or `&&` behind a member function's parameters; empty if none.
-    pub(super) reference: &'static str,
+    pub(crate) reference: &'static str,
 }
 
 /// Parameters and what stands behind them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Signature {
-    pub(super) result: Option<Id>,
-    pub(super) params: Vec<Id>,
-    pub(super) qualifiers: Qualifiers,
+pub(crate) struct Signature {
+    pub(crate) result: Option<Id>,
+    pub(crate) params: Vec<Id>,
+    pub(crate) qualifiers: Qualifiers,
     /// ` noexcept` and the like.
-    pub(super) exceptions: Option<Exceptions>,
-    pub(super) transaction_safe: bool,
+    pub(crate) exceptions: Option<Exceptions>,
+    pub(crate) transaction_safe: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Exceptions {
+pub(crate) enum Exceptions {
     None,
     NoneIf(Id),
     Only(Vec<Id>),
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Node<'a> {
+pub(crate) enum Node<'a> {
     /// A word of ours.
     Text(&'static str),
     /// An identifier.
@@ -133,12 +135,12 @@ pub(super) enum Node<'a> {
 
 impl Node<'_> {
     /// The parts that it is made of.
-    pub(super) fn parts(&self) -> Vec<Id> {
+    pub(crate) fn parts(&self) -> Vec<Id> {
         self.clone().parts_mut().into_iter().map(|part| *part).collect()
     }
 
     /// The same, to be changed.
-    pub(super) fn parts_mut(&mut self) -> Vec<&mut Id> {
+    pub(crate) fn parts_mut(&mut self) -> Vec<&mut Id> {
         match self {
             Self::Text(_)
             | Self::Name(_)
@@ -208,5 +210,83 @@ impl Signature {
             Some(Exceptions::None) | None => &mut [],
         };
         self.result.iter_mut().chain(&mut self.params).chain(of_exceptions)
+    }
+}
+
+/// A use of a template parameter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Use {
+    pub(crate) number: usize,
+    /// The function or lambda in which it stands.
+    pub(crate) context: u32,
+}
+
+/// All parts of a name.
+#[derive(Debug, Default)]
+pub(crate) struct Tree<'a> {
+    nodes: Vec<Node<'a>>,
+    /// The parts that are uses of template parameters.
+    uses: HashMap<usize, Use>,
+    /// For each part, whether there are such uses in it.
+    has_uses: Vec<bool>,
+    /// How many parts the parts have, again where they were looked at again.
+    parts: usize,
+}
+
+impl<'a> Tree<'a> {
+    pub(crate) fn into_nodes(self) -> Vec<Node<'a>> {
+        self.nodes
+    }
+
+    pub(crate) fn add(&mut self, node: Node<'a>) -> Id {
+        // Functions and lambdas have parameters of their own.
+        let is_apart = matches!(node, Node::Param(_) | Node::ParamPack(_) | Node::Lambda(..) | Node::Encoding(..));
+        let parts = node.parts();
+        let has_uses = !is_apart && parts.iter().any(|part| self.has_uses(*part));
+        self.parts += 1 + parts.len();
+        self.has_uses.push(has_uses);
+        self.nodes.push(node);
+        Id(self.nodes.len() - 1)
+    }
+
+    pub(crate) fn node(&self, id: Id) -> &Node<'a> {
+        self.nodes.get(id.0).unwrap_or(&Node::Text(""))
+    }
+
+    pub(crate) fn replace(&mut self, id: Id, node: Node<'a>) -> Option<()> {
+        *self.nodes.get_mut(id.0)? = node;
+        Some(())
+    }
+
+    /// The use of a template parameter whose argument is this part.
+    pub(crate) fn use_of(&self, argument: Id) -> Node<'a> {
+        match self.node(argument) {
+            Node::ArgPack(_) => Node::ParamPack(argument),
+            _ => Node::Param(argument),
+        }
+    }
+
+    pub(crate) fn mark_use(&mut self, id: Id, use_: Use) -> Option<()> {
+        self.uses.insert(id.0, use_);
+        *self.has_uses.get_mut(id.0)? = true;
+        Some(())
+    }
+
+    pub(crate) fn use_at(&self, id: Id) -> Option<Use> {
+        self.uses.get(&id.0).copied()
+    }
+
+    /// Whether uses of template parameters are in a part.
+    pub(crate) fn has_uses(&self, id: Id) -> bool {
+        self.has_uses.get(id.0).is_some_and(|&has_uses| has_uses)
+    }
+
+    pub(crate) const fn parts(&self) -> usize {
+        self.parts
+    }
+
+    /// Counts parts that are looked at once more.
+    pub(crate) const fn count_again(&mut self, parts: usize) {
+        self.parts += parts;
     }
 }

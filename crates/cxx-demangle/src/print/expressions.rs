@@ -1,7 +1,7 @@
 //! Expressions in template arguments, array bounds and `decltype`: operators, literals, casts.
 
 use super::Printer;
-use crate::symbols::itanium::tree::{Id, Node, Qualifiers};
+use crate::tree::{Id, Node, Qualifiers};
 use std::fmt;
 
 impl<'t, 'a> Printer<'t, 'a> {

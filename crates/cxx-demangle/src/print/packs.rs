@@ -1,7 +1,7 @@
 //! Packs of template arguments, and what is written for each of them.
 
 use super::{DEEPEST, Printer};
-use crate::symbols::itanium::tree::{Id, Node};
+use crate::tree::{Id, Node};
 use std::fmt;
 
 impl<'t> Printer<'t, '_> {

@@ -1,7 +1,7 @@
 //! Types.
 
-use super::Parser;
-use super::tree::{Exceptions, Id, Node, Qualifiers, Signature};
+use crate::parser::Parser;
+use crate::tree::{Exceptions, Id, Node, Qualifiers, Signature};
 
 fn builtin(code: u8) -> Option<&'static str> {
     Some(match code {
@@ -48,24 +48,25 @@ fn other_builtin(code: u8) -> Option<&'static str> {
 }
 
 impl<'a> Parser<'a> {
-    pub(super) fn type_(&mut self) -> Option<Id> {
+    pub(crate) fn type_(&mut self) -> Option<Id> {
         self.deeper(Self::type_here)
     }
 
     fn type_here(&mut self) -> Option<Id> {
-        if let Some(name) = builtin(self.peek()) {
-            self.rest = self.rest.get(1..)?;
-            return Some(self.add(Node::Text(name)));
+        if let Some(name) = builtin(self.cursor.peek()) {
+            self.cursor.skip(1)?;
+            return Some(self.tree.add(Node::Text(name)));
         }
-        let parsed = match self.peek() {
+        let parsed = match self.cursor.peek() {
             b'r' | b'V' | b'K' => {
-                let qualifiers = self.qualifiers();
-                if self.peek() == b'F' || (self.peek() == b'D' && matches!(self.peek_at(1), b'o' | b'O' | b'w' | b'x'))
+                let qualifiers = self.cursor.qualifiers();
+                if self.cursor.peek() == b'F'
+                    || (self.cursor.peek() == b'D' && matches!(self.cursor.peek_at(1), b'o' | b'O' | b'w' | b'x'))
                 {
                     self.function(qualifiers)?
                 } else {
                     let of = self.type_()?;
-                    self.add(Node::Qualified(of, qualifiers))
+                    self.tree.add(Node::Qualified(of, qualifiers))
                 }
             }
             b'P' => self.wrapped("P", Node::Pointer)?,
@@ -76,53 +77,53 @@ impl<'a> Parser<'a> {
             b'F' => self.function(Qualifiers::default())?,
             b'A' => self.array()?,
             b'M' => {
-                self.expect("M")?;
+                self.cursor.expect("M")?;
                 let class = self.type_()?;
                 let member = self.type_()?;
-                self.add(Node::MemberPointer(class, member))
+                self.tree.add(Node::MemberPointer(class, member))
             }
-            b'U' if !matches!(self.peek_at(1), b'l' | b't') => {
-                self.expect("U")?;
+            b'U' if !matches!(self.cursor.peek_at(1), b'l' | b't') => {
+                self.cursor.expect("U")?;
                 let mut qualifier = self.source_name()?;
-                if self.peek() == b'I' {
+                if self.cursor.peek() == b'I' {
                     let args = self.template_args(false)?;
-                    qualifier = self.add(Node::Template(qualifier, args));
+                    qualifier = self.tree.add(Node::Template(qualifier, args));
                 }
                 let of = self.type_()?;
-                self.add(Node::VendorQualified(of, qualifier))
+                self.tree.add(Node::VendorQualified(of, qualifier))
             }
             b'u' => {
-                self.expect("u")?;
+                self.cursor.expect("u")?;
                 let name = self.source_name()?;
-                if self.peek() == b'I' {
+                if self.cursor.peek() == b'I' {
                     let args = self.template_args(false)?;
-                    self.add(Node::Template(name, args))
+                    self.tree.add(Node::Template(name, args))
                 } else {
                     name
                 }
             }
-            b'T' if matches!(self.peek_at(1), b's' | b'u' | b'e') => {
-                self.rest = self.rest.get(2..)?;
+            b'T' if matches!(self.cursor.peek_at(1), b's' | b'u' | b'e') => {
+                self.cursor.skip(2)?;
                 self.name()?
             }
             b'T' => {
                 let param = self.template_param()?;
                 // In front of the type that a conversion operator converts to, arguments may be the operator's own.
-                if self.peek() != b'I' || self.in_conversion {
+                if self.cursor.peek() != b'I' || self.scope.in_conversion {
                     param
                 } else {
                     self.substitutions.push(param);
                     let args = self.template_args(false)?;
-                    self.add(Node::Template(param, args))
+                    self.tree.add(Node::Template(param, args))
                 }
             }
-            b'S' if self.peek_at(1) != b't' => {
+            b'S' if self.cursor.peek_at(1) != b't' => {
                 let name = self.substitution()?;
-                if self.peek() != b'I' || (self.in_conversion && !self.is_template_again(name)) {
+                if self.cursor.peek() != b'I' || (self.scope.in_conversion && !self.is_template_again(name)) {
                     return Some(name);
                 }
                 let args = self.template_args(false)?;
-                self.add(Node::Template(name, args))
+                self.tree.add(Node::Template(name, args))
             }
             b'D' => match self.other_type()? {
                 (simple, true) => return Some(simple),
@@ -136,129 +137,125 @@ impl<'a> Parser<'a> {
 
     /// Whether arguments may follow a substitution: it is a template's name, not a whole type.
     fn is_template_again(&self, name: Id) -> bool {
-        !matches!(self.node(name), Node::Template(..) | Node::Qualified(..) | Node::Pointer(_) | Node::Reference(_))
+        !matches!(
+            self.tree.node(name),
+            Node::Template(..) | Node::Qualified(..) | Node::Pointer(_) | Node::Reference(_)
+        )
     }
 
     fn wrapped(&mut self, code: &str, wrap: impl FnOnce(Id) -> Node<'a>) -> Option<Id> {
-        self.expect(code)?;
+        self.cursor.expect(code)?;
         let of = self.type_()?;
-        Some(self.add(wrap(of)))
-    }
-
-    pub(super) fn qualifiers(&mut self) -> Qualifiers {
-        let is_restrict = self.take("r");
-        let is_volatile = self.take("V");
-        let is_const = self.take("K");
-        Qualifiers { is_const, is_volatile, is_restrict, reference: "" }
+        Some(self.tree.add(wrap(of)))
     }
 
     fn function(&mut self, qualifiers: Qualifiers) -> Option<Id> {
-        let exceptions = if self.take("Do") {
+        let exceptions = if self.cursor.take("Do") {
             Some(Exceptions::None)
-        } else if self.take("DO") {
+        } else if self.cursor.take("DO") {
             let condition = self.expression()?;
-            self.expect("E")?;
+            self.cursor.expect("E")?;
             Some(Exceptions::NoneIf(condition))
-        } else if self.take("Dw") {
+        } else if self.cursor.take("Dw") {
             Some(Exceptions::Only(self.list(Self::type_)?))
         } else {
             None
         };
-        let transaction_safe = self.take("Dx");
-        self.expect("F")?;
-        self.take("Y");
+        let transaction_safe = self.cursor.take("Dx");
+        self.cursor.expect("F")?;
+        self.cursor.take("Y");
         let result = self.type_()?;
         let mut signature =
             Signature { result: Some(result), qualifiers, exceptions, transaction_safe, ..Signature::default() };
         loop {
-            if self.take("E") {
+            if self.cursor.take("E") {
                 break;
             }
-            if self.take("RE") {
+            if self.cursor.take("RE") {
                 signature.qualifiers.reference = " &";
                 break;
             }
-            if self.take("OE") {
+            if self.cursor.take("OE") {
                 signature.qualifiers.reference = " &&";
                 break;
             }
-            if self.take("v") {
+            if self.cursor.take("v") {
                 continue;
             }
             signature.params.push(self.type_()?);
         }
-        Some(self.add(Node::Function(signature)))
+        Some(self.tree.add(Node::Function(signature)))
     }
 
     fn array(&mut self) -> Option<Id> {
-        self.expect("A")?;
-        let size = if self.peek().is_ascii_digit() {
-            let digits = self.digits();
-            Some(self.add(Node::Name(digits)))
-        } else if self.peek() == b'_' {
+        self.cursor.expect("A")?;
+        let size = if self.cursor.peek().is_ascii_digit() {
+            let digits = self.cursor.digits();
+            Some(self.tree.add(Node::Name(digits)))
+        } else if self.cursor.peek() == b'_' {
             None
         } else {
             Some(self.expression()?)
         };
-        self.expect("_")?;
+        self.cursor.expect("_")?;
         let element = self.type_()?;
-        Some(self.add(Node::Array(size, element)))
+        Some(self.tree.add(Node::Array(size, element)))
     }
 
     /// Types that begin with D, and whether they are no substitution.
     fn other_type(&mut self) -> Option<(Id, bool)> {
-        match self.peek_at(1) {
+        match self.cursor.peek_at(1) {
             b't' | b'T' => Some((self.decltype()?, false)),
             b'o' | b'O' | b'w' | b'x' => Some((self.function(Qualifiers::default())?, false)),
             b'p' => {
-                self.expect("Dp")?;
+                self.cursor.expect("Dp")?;
                 let of = self.type_()?;
-                Some((self.add(Node::Expansion(of)), false))
+                Some((self.tree.add(Node::Expansion(of)), false))
             }
             b'v' => {
-                self.expect("Dv")?;
-                let size = if self.peek().is_ascii_digit() {
-                    let digits = self.digits();
-                    self.add(Node::Name(digits))
+                self.cursor.expect("Dv")?;
+                let size = if self.cursor.peek().is_ascii_digit() {
+                    let digits = self.cursor.digits();
+                    self.tree.add(Node::Name(digits))
                 } else {
-                    self.expect("_")?;
+                    self.cursor.expect("_")?;
                     self.expression()?
                 };
-                self.expect("_")?;
+                self.cursor.expect("_")?;
                 let element = self.type_()?;
-                Some((self.add(Node::Vector(size, element)), false))
+                Some((self.tree.add(Node::Vector(size, element)), false))
             }
             b'F' => {
-                self.expect("DF")?;
-                if self.take("16b") {
-                    return Some((self.add(Node::Text("std::bfloat16_t")), true));
+                self.cursor.expect("DF")?;
+                if self.cursor.take("16b") {
+                    return Some((self.tree.add(Node::Text("std::bfloat16_t")), true));
                 }
-                let digits = self.digits();
-                let bits = self.add(Node::Name(digits));
-                let words = if self.take("x") { "_Float%x" } else { "_Float" };
+                let digits = self.cursor.digits();
+                let bits = self.tree.add(Node::Name(digits));
+                let words = if self.cursor.take("x") { "_Float%x" } else { "_Float" };
                 if words == "_Float" {
-                    self.expect("_")?;
+                    self.cursor.expect("_")?;
                 }
-                Some((self.add(Node::Bits(words, bits)), true))
+                Some((self.tree.add(Node::Bits(words, bits)), true))
             }
             b'B' | b'U' => {
-                let words = if self.take("DB") { "signed _BitInt" } else { "unsigned _BitInt" };
+                let words = if self.cursor.take("DB") { "signed _BitInt" } else { "unsigned _BitInt" };
                 if words.starts_with('u') {
-                    self.expect("DU")?;
+                    self.cursor.expect("DU")?;
                 }
-                let bits = if self.peek().is_ascii_digit() {
-                    let digits = self.digits();
-                    self.add(Node::Name(digits))
+                let bits = if self.cursor.peek().is_ascii_digit() {
+                    let digits = self.cursor.digits();
+                    self.tree.add(Node::Name(digits))
                 } else {
                     self.expression()?
                 };
-                self.expect("_")?;
-                Some((self.add(Node::Bits(words, bits)), true))
+                self.cursor.expect("_")?;
+                Some((self.tree.add(Node::Bits(words, bits)), true))
             }
             code => match other_builtin(code) {
                 Some(name) => {
-                    self.rest = self.rest.get(2..)?;
-                    Some((self.add(Node::Text(name)), true))
+                    self.cursor.skip(2)?;
+                    Some((self.tree.add(Node::Text(name)), true))
                 }
                 // A structured binding or a destructor: a name.
                 None => Some((self.name()?, false)),
@@ -266,12 +263,12 @@ impl<'a> Parser<'a> {
         }
     }
 
-    pub(super) fn decltype(&mut self) -> Option<Id> {
-        if !self.take("Dt") {
-            self.expect("DT")?;
+    pub(crate) fn decltype(&mut self) -> Option<Id> {
+        if !self.cursor.take("Dt") {
+            self.cursor.expect("DT")?;
         }
         let expression = self.expression()?;
-        self.expect("E")?;
-        Some(self.add(Node::Decltype(expression)))
+        self.cursor.expect("E")?;
+        Some(self.tree.add(Node::Decltype(expression)))
     }
 }

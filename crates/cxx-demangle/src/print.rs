@@ -1,13 +1,12 @@
 //! Trees to text, as binutils write it: `int const*`, `A<B<int> >`, `(anonymous namespace)`, `{lambda(int)#1}`.
 
-use super::MAX_STEPS;
-use super::tree::{Exceptions, Id, Node, Qualifiers, Signature};
+use crate::tree::{Exceptions, Id, Node, Qualifiers, Signature};
 use std::fmt;
 
 mod expressions;
 mod packs;
 
-pub(super) struct Printer<'t, 'a> {
+pub(crate) struct Printer<'t, 'a> {
     nodes: &'t [Node<'a>],
     with_return_type: bool,
     longest: usize,
@@ -20,11 +19,14 @@ pub(super) struct Printer<'t, 'a> {
     depth: u32,
 }
 
+/// Parts that are printed at most: substitutions make names grow exponentially, with empty packs even without text.
+const MAX_STEPS: u32 = 400_000;
+
 /// Parts in parts that are printed at most.
 const DEEPEST: u32 = 500;
 
 impl<'t, 'a> Printer<'t, 'a> {
-    pub(super) fn new(nodes: &'t [Node<'a>], with_return_type: bool, longest: usize) -> Self {
+    pub(crate) fn new(nodes: &'t [Node<'a>], with_return_type: bool, longest: usize) -> Self {
         Self {
             nodes,
             with_return_type,
@@ -37,7 +39,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         }
     }
 
-    pub(super) fn into_text(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.text
     }
 
@@ -58,7 +60,7 @@ impl<'t, 'a> Printer<'t, 'a> {
         self.put(&number.to_string())
     }
 
-    pub(super) fn print(&mut self, id: Id) -> fmt::Result {
+    pub(crate) fn print(&mut self, id: Id) -> fmt::Result {
         self.left(id)?;
         self.right(id)
     }
