@@ -22,7 +22,7 @@
 //! an `Action` (`stop.rs`), which the loop alone carries out, so that no path can forget to resume a task; only where
 //! tasks are detached from, `detach.rs` resumes and detaches them itself.
 //!
-//! A `Process` consists of parts that know nothing of it (`identity.rs`, `tasks.rs`, `space.rs`, `signalstate.rs`,
+//! A `Process` consists of parts that know nothing of it (`identity.rs`, `tasks.rs`, `space.rs`, `sigtrap.rs`,
 //! `teardown.rs`, …). What is done with it lies in files by topic, each with an `impl Process` or an `impl Session` of
 //! its own.
 
@@ -67,8 +67,7 @@ mod recording;
 mod requests;
 mod resolving;
 mod settings;
-mod signalstate;
-mod sigtrap_fallback;
+mod sigtrap;
 mod slots;
 mod space;
 mod stop;
@@ -81,9 +80,7 @@ mod traced;
 mod tracee;
 mod tracerecord;
 mod trap;
-mod trapmask;
 mod unseen;
-mod vm_sharers;
 
 pub use crate::jump::load::Promotion;
 pub use aftermath::TracingAborted;
@@ -107,6 +104,7 @@ pub use space::OwnSuppressions;
 pub use traced::Traced;
 pub use tracerecord::StreamEnd;
 
+use crate::event::{EventKind, Missed};
 use crate::profile::Exit;
 use crate::tracer::TracerError;
 use crate::tracer::launch::Launched;
@@ -185,7 +183,7 @@ impl Session {
             }
         }
         for process in self.processes.iter_mut() {
-            process.cost.wall_ns = process.lived_ns();
+            process.cost.measured.wall_ns = process.observer.age_ns();
         }
         Ok(())
     }
@@ -232,9 +230,12 @@ impl Session {
     fn add_task(&mut self, slot: Slot, tid: i32, role: Role) {
         if let Some(process) = self.processes.get_mut(slot) {
             let task = process.tracee.tasks.add(tid, role);
-            process.on_thread_come(task);
+            if let Some(joined) = process.tests.on_thread_come(task) {
+                process.settle();
+                process.observer.tell(joined);
+            }
             if role == Role::VmSharer {
-                process.jump.note_modes(&process.tracee, &process.observer, &process.signals);
+                process.jump.note_modes(&process.tracee, &process.observer, &process.sigtrap);
             }
             self.stops.assign(tid, slot);
         }
@@ -273,7 +274,7 @@ impl Session {
         let slot = self.slot_of(&stop);
         self.carry_out(stop, action)?;
         if let Some(process) = self.processes.get_mut(slot) {
-            process.count_stop(noticed.elapsed());
+            process.cost.count_stop(noticed.elapsed());
         }
         Ok(())
     }
@@ -289,7 +290,7 @@ impl Session {
         }
         tracing::warn!("{error}");
         if let Some(process) = self.processes.get_mut(slot) {
-            process.note_missed_call();
+            process.observer.tell(EventKind::Missed(Missed::Call));
         }
         Ok(match reported {
             WaitStatus::Signal(signal) => Action::Resume(signal),
@@ -406,7 +407,7 @@ impl Session {
         if let Some(mut process) = self.processes.remove(slot) {
             self.detaching -= usize::from(process.teardown.detaching);
             process.teardown.detached &= process.teardown.exit.or(process.teardown.killed_by).is_none();
-            process.cost.wall_ns = process.lived_ns();
+            process.cost.measured.wall_ns = process.observer.age_ns();
             process.teardown.exit = process.teardown.exit.or(process.teardown.killed_by);
             process.end();
             let recording = process.finish(None);

@@ -41,7 +41,7 @@ impl Process {
             let bytes = part.range.end.0 - part.range.start.0;
             let free = bytes.saturating_sub(part.books).saturating_sub(live);
             let (arena, is_main, start) = (part.arena, part.is_main, part.range.start);
-            self.tell(EventKind::ArenaPart { arena, is_main, start, bytes, live, free });
+            self.observer.tell(EventKind::ArenaPart { arena, is_main, start, bytes, live, free });
         }
     }
 }

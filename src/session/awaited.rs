@@ -1,12 +1,10 @@
 //! Probes that wait for a thread: they need room that only a stopped thread of the process can map, or code that can be
-//! written
-//! only while one stands still. Whoever stops at a probe places them. Where none stands yet that a thread would come
-//! to, as after an
-//! attach to a program whose code fills its pages to the last byte, one thread is stopped for it.
+//! written only while one stands still. Whoever stops at a probe places them. Where none stands yet that a thread would
+//! come to, as after an attach to a program whose code fills its pages to the last byte, one thread is stopped for it.
 
 use super::Session;
-use super::process::Process;
 use super::slots::Slot;
+use super::tracee::Tracee;
 use crate::base::addr::Addr;
 use crate::breakpoints::patches::PcLocation;
 use crate::session::space::Helper;
@@ -35,7 +33,7 @@ impl Session {
     pub(super) fn place_early(&mut self, slot: Slot) -> Result<()> {
         let deadline = Instant::now() + EARLY;
         if let Some(process) = self.processes.get_mut(slot) {
-            process.call_for_a_thread()?;
+            process.awaited.call_for_a_thread(&mut process.tracee)?;
         }
         let is_asked =
             |session: &Self| session.processes.get(slot).is_some_and(|p| matches!(p.awaited, Awaited::AStop(_)));
@@ -68,52 +66,55 @@ impl Session {
 
     /// A thread has ended: it may be the one that was asked.
     fn ask_another(&mut self, slot: Slot) -> Result<()> {
-        self.processes.get_mut(slot).map_or(Ok(()), Process::try_again_for_a_thread)
+        match self.processes.get_mut(slot) {
+            Some(process) => process.awaited.try_again_for_a_thread(&mut process.tracee),
+            None => Ok(()),
+        }
     }
 }
 
-impl Process {
+impl Awaited {
     /// Has a thread stop if probes wait for one: of those that it disturbs least.
-    pub(super) fn call_for_a_thread(&mut self) -> Result<()> {
-        if self.awaited == Awaited::Nobody && self.tracee.space.probes.awaits_a_thread() {
-            self.awaited = Awaited::AThread;
+    pub(super) fn call_for_a_thread(&mut self, tracee: &mut Tracee) -> Result<()> {
+        if *self == Self::Nobody && tracee.space.probes.awaits_a_thread() {
+            *self = Self::AThread;
         }
-        self.try_again_for_a_thread()
+        self.try_again_for_a_thread(tracee)
     }
 
     /// The same, if there was none, or the one that was asked has ended.
-    pub(super) fn try_again_for_a_thread(&mut self) -> Result<()> {
-        if matches!(self.awaited, Awaited::AStop(tid) if self.tracee.tasks.get(tid).is_none()) {
-            self.awaited = Awaited::AThread;
+    pub(super) fn try_again_for_a_thread(&mut self, tracee: &mut Tracee) -> Result<()> {
+        if matches!(*self, Self::AStop(tid) if tracee.tasks.get(tid).is_none()) {
+            *self = Self::AThread;
         }
-        if self.awaited != Awaited::AThread || !self.tracee.space.probes.awaits_a_thread() {
+        if *self != Self::AThread || !tracee.space.probes.awaits_a_thread() {
             return Ok(());
         }
-        let own = self.tracee.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
-        let best = own.filter_map(|tid| Some((disturbance(self.tracee.pid, tid)?, tid))).min();
+        let own = tracee.tasks.tids().into_iter().filter(|tid| tracee.tasks.is_own_thread(*tid));
+        let best = own.filter_map(|tid| Some((disturbance(tracee.pid, tid)?, tid))).min();
         // One that a signal has stopped stops once more when it is continued.
         if let Some((_, tid)) = best.filter(|(how, _)| *how != Disturbance::Stopped) {
-            self.tracee.interrupt(tid)?;
-            self.awaited = Awaited::AStop(tid);
+            tracee.interrupt(tid)?;
+            *self = Self::AStop(tid);
         }
         Ok(())
     }
 
     /// A thread stands still, at no probe: places what waits for that.
-    pub(super) fn place_at_stop(&mut self, thread: &Stopped) -> Result<()> {
-        if self.awaited == Awaited::Nobody {
+    pub(super) fn place_at_stop(&mut self, tracee: &mut Tracee, thread: &Stopped) -> Result<()> {
+        if *self == Self::Nobody {
             return Ok(());
         }
         let raw = thread.registers()?;
-        if !matches!(self.tracee.space.image.locate(Addr(raw.0.rip)), PcLocation::Program) {
+        if !matches!(tracee.space.image.locate(Addr(raw.0.rip)), PcLocation::Program) {
             // It is about to tell of a probe, and places them there; or is on its way out of code of ours.
-            self.awaited = Awaited::AThread;
+            *self = Self::AThread;
             return Ok(());
         }
-        self.awaited = Awaited::Nobody;
-        self.tracee.space.probes.place_deferred(
-            &mut self.tracee.space.image,
-            &mut self.tracee.space.modules,
+        *self = Self::Nobody;
+        tracee.space.probes.place_deferred(
+            &mut tracee.space.image,
+            &mut tracee.space.modules,
             Some(&Helper { thread, resume: raw }),
         )
     }

@@ -192,16 +192,17 @@ impl Session {
             }
             return Ok(());
         }
-        process.hold_probes_back();
+        process.tracee.hold_probes_back();
         process.prepare()?;
         self.call_for_trap_action_early(self.first)?;
         self.protect_sharers_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
         if process.tracee.settings.existing {
             process.look_for_existing(&mut self.stops)?;
-            process.install_sigtrap_fallback_while_all_stand(&mut self.stops)?;
+            let Process { tracee, sigtrap, teardown, .. } = &mut *process;
+            sigtrap.install_fallback_while_all_stand(tracee, teardown, &mut self.stops)?;
         }
-        process.begin_to_watch_trap_action();
+        process.sigtrap.begin_to_watch_trap_action();
         process.apply_probing();
         process.place_first();
         self.place_early(self.first)
@@ -235,7 +236,7 @@ impl Process {
         self.describe_image(self.tracee.pid);
         self.select_image(live);
         self.define_image();
-        self.note_trap_action(live);
+        self.sigtrap.note_trap_action(&self.tracee, live);
         self.tracee.space.set_probing(Probing::None, &self.tracee.settings.table)?;
         self.refresh_modules_through_any();
         Ok(())
@@ -246,7 +247,7 @@ impl Process {
     /// the dynamic linker's is hit within microseconds. An image that the process has become since gets its probes at
     /// its own first stop.
     fn place_first(&mut self) {
-        if self.signals.fallback_at_stop || !self.tracee.space.probes.holds_back() {
+        if self.sigtrap.awaits_first_stop() || !self.tracee.space.probes.holds_back() {
             return;
         }
         // Modules may have come and gone since the image was looked at.

@@ -36,7 +36,7 @@ impl Session {
             self.add_task(slot, tid, Role::VmSharer);
             stop.slot = Some(slot);
             if let Some(process) = self.processes.get_mut(slot) {
-                stop.status = process.protect_sharer(&stop.stopped).unwrap_or(stop.status);
+                stop.status = process.sigtrap.protect_sharer(&mut process.tracee, &stop.stopped).unwrap_or(stop.status);
             }
             return Ok(None);
         }
@@ -143,7 +143,7 @@ impl Session {
         if process.shares_memory(child)? {
             self.add_task(slot, child, Role::VmSharer);
             if let Some(process) = self.processes.get_mut(slot) {
-                overtaken = process.protect_sharer(&stopped);
+                overtaken = process.sigtrap.protect_sharer(&mut process.tracee, &stopped);
                 process.tracee.space.image.memory.stands_still(Some(parent.tid()));
             }
         } else {
@@ -218,9 +218,8 @@ impl Process {
         copy.identity.owner = self.identity.owner.clone();
         copy.identity.command.clone_from(&self.identity.command);
         copy.identity.thread_names.clone_from(&self.identity.thread_names);
-        copy.signals.trap_mask = self.signals.trap_mask.of_forked(parent, tid);
         copy.define_image();
-        copy.inherit_sigtrap_fallback(self, child)?;
+        copy.sigtrap.inherit(&mut copy.tracee, &mut copy.teardown, (&self.sigtrap, parent), child)?;
         self.children.followed += 1;
         Ok(copy)
     }
@@ -244,7 +243,7 @@ impl Process {
         let patches = self.tracee.space.image.code.patches();
         // The child's life hangs on it.
         insist(|| write::restore_copy(&mut memory, patches))?;
-        match self.free_child_of_sigtrap_fallback(child, &mut memory) {
+        match self.sigtrap.free_child_of_fallback(&self.tracee, child, &mut memory) {
             Err(error) if error.is_out_of_reach() => return Err(error),
             // Its code is still there, then.
             Err(error) => {

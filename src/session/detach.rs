@@ -61,7 +61,7 @@ impl Session {
             process.await_existing();
             process.end_copies_before_detach(stops);
             process.unpin();
-            process.note_peak_resident(process.tracee.pid);
+            process.cost.note_peak_resident(process.tracee.pid);
             process.teardown.note_added_memory(&process.tracee, &process.jump);
             process.judge_unseen(process.tracee.pid);
             process.settle();
@@ -93,8 +93,9 @@ impl Session {
             // Everybody sleeps: one of each process that still has our handler has to be woken.
             if !waiting {
                 for process in self.processes.iter_mut() {
-                    waiting |= process.ask_to_uninstall(&mut asked);
-                    waiting |= process.ask_sharers_to_uninstall(&mut asked);
+                    let Process { tracee, sigtrap, teardown, .. } = process;
+                    waiting |= teardown.ask_to_uninstall(tracee, sigtrap, &mut asked);
+                    waiting |= asked.ask_sharers_to_uninstall(tracee, sigtrap);
                 }
             }
             if !waiting {
@@ -115,7 +116,7 @@ impl Session {
             }
         }
         for process in self.processes.iter_mut() {
-            process.note_stuck_threads(&asked);
+            process.teardown.note_stuck_threads(&mut process.tracee, &process.sigtrap, &asked);
         }
         self.detach_reported()
     }
@@ -145,7 +146,7 @@ impl Session {
         (process.teardown.detaching, process.teardown.detached) = (true, true);
         self.detaching += 1;
         process.unpin();
-        process.note_peak_resident(process.tracee.pid);
+        process.cost.note_peak_resident(process.tracee.pid);
         process.teardown.note_added_memory(&process.tracee, &process.jump);
         process.judge_unseen(process.tracee.pid);
         process.settle();
@@ -198,8 +199,8 @@ impl Session {
         let Some(process) = self.processes.get_mut(slot) else { return };
         if !has_new_image && process.tracee.tasks.is_empty() && process.teardown.exit.is_none() {
             // Every thread has been seen outside the pads.
-            process.clear_pads();
-            process.note_trap_action_left();
+            process.sigtrap.clear_pads(&mut process.tracee);
+            process.sigtrap.note_trap_action_left(&mut process.tracee);
             process.teardown.note_added_memory_left(&mut process.tracee);
         }
         self.finish_if_over(slot);
@@ -282,15 +283,14 @@ impl Session {
         let slot = self.slot_of(&stop);
         let mut left = Ok(());
         if let Some(process) = self.processes.get_mut(slot) {
-            left = insist(|| {
-                process.jump.leave_routine_for_good(&mut process.tracee, &mut process.observer, &stop.stopped)
-            });
-            left = left.and(insist(|| process.tracee.leave_pad(&stop.stopped)));
-            process.close_trap_of_sharer(&stop.stopped);
+            let Process { tracee, observer, jump, sigtrap, teardown, .. } = process;
+            left = insist(|| jump.leave_routine_for_good(tracee, observer, &stop.stopped));
+            left = left.and(insist(|| tracee.leave_pad(&stop.stopped)));
+            sigtrap.close_trap_of_sharer(&stop.stopped);
             // Such a thread is detached from last, or at its next stop.
             if signal == 0
-                && (process.stays_until_last(tid, stop.status)
-                    || !process.uninstall_sigtrap_fallback_by(stop.status, &stop.stopped))
+                && (teardown.stays_until_last(tracee, sigtrap, tid, stop.status)
+                    || !teardown.make_last_calls(tracee, sigtrap, jump, stop.status, &stop.stopped))
             {
                 self.stops.serving = None;
                 return;

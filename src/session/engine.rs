@@ -4,8 +4,8 @@
 
 use crate::allocators::Family;
 use crate::base::addr::{Addr, FunctionId, StackId, TaskId};
+use crate::event::Missed;
 use crate::event::calls::{CallContext, Entry, Operation, Recorded, Return, Returned, ToldOfBlock};
-use crate::event::{EventKind, Missed};
 use crate::jump::layout::Kind;
 use crate::unwinder::{Quality, StackTable, Unwound};
 
@@ -25,8 +25,6 @@ pub(super) enum EngineReport<'a> {
     End(TaskId),
     /// Calls went unseen, of any thread: those in progress may have returned.
     CallsUnseen,
-    /// Anything else that the readers are to know.
-    Event(EventKind),
 }
 
 /// What the engine is to do, or has learnt.

@@ -10,8 +10,7 @@ use crate::event::{Definition, Preexisting, ProcessDefinition};
 use crate::heapmodel::fill;
 use crate::profile::{Amount, Image};
 use crate::session::leakrecord::LeakWatch;
-use crate::session::pertest::TestWatch;
-use crate::session::signalstate::FallbackState;
+use crate::session::pertest::TestTracker;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
 use crate::tracer::code::write::Threads;
@@ -28,7 +27,7 @@ impl Session {
         let Some(process) = processes.get_mut(slot) else { return Ok(Action::Gone) };
         if tid != process.tracee.pid {
             // A child that had shared the memory. Its siblings' records stay.
-            process.close_trap_of_sharer(&stop.stopped);
+            process.sigtrap.close_trap_of_sharer(&stop.stopped);
             if self.common.settings.follow {
                 return self.follow_sharer(slot, stop, former);
             }
@@ -65,19 +64,19 @@ impl Session {
             if let Some(task) = process.tracee.tasks.remove(old) {
                 process.end_calls_of(task.id);
             }
-            process.forget_trap_of_sharer(old);
+            process.sigtrap.forget_trap_of_sharer(old);
             self.stops.forget(old);
         }
         let parent = process.tracee.pid;
         let mut child = Process::new(tid, self.common.new_observer(tid, Preexisting::None), space, &self.common);
         child.identity.parent = Some(parent);
-        child.hold_probes_back();
+        child.tracee.hold_probes_back();
         child.begin_image(tid);
         let slot = self.processes.insert(tid, child);
         self.add_task(slot, tid, Role::Thread);
         stop.slot = Some(slot);
         if let Some(child) = self.processes.get_mut(slot) {
-            child.ask_for_sigtrap_fallback(tid)?;
+            child.sigtrap.ask_for_fallback(&mut child.tracee, tid)?;
         }
         // The memory that it had shared may have been all that was left of that process.
         self.finish_if_over(owner);
@@ -136,20 +135,18 @@ impl Process {
         std::mem::swap(&mut space, &mut self.tracee.space);
         space.image.code.end_guard();
         self.jump.begin_image(&mut self.tracee, &self.identity.program, self.observer.events());
-        self.leave_sharers_behind();
+        self.sigtrap.leave_sharers_behind(&self.tracee);
         self.tracee.tasks.begin_image();
         self.tracee.tasks.add(tid, Role::Thread);
-        self.signals.trap_mask = self.signals.trap_mask.of_next_image();
-        self.signals.fallback = FallbackState::default();
-        self.signals.yielded.clear();
+        self.sigtrap.begin_image();
         self.leaks = LeakWatch::default();
-        self.tests = TestWatch::default();
+        self.tests = TestTracker::default();
         self.fill = self.tracee.settings.perturb.then(fill::Blocks::default);
-        self.peak_resident = None;
+        self.cost.peak_resident = None;
         self.observer.exec();
-        self.hold_probes_back();
+        self.tracee.hold_probes_back();
         self.begin_image(tid);
-        self.ask_for_sigtrap_fallback(tid)?;
+        self.sigtrap.ask_for_fallback(&mut self.tracee, tid)?;
         Ok(Action::Resume(0))
     }
 
@@ -163,7 +160,7 @@ impl Process {
         self.tracee.space.image.code.end_guard();
         self.teardown.detached = true;
         self.restore_affinity(tid);
-        self.note_trap_action_left();
+        self.sigtrap.note_trap_action_left(&mut self.tracee);
         Action::Detach
     }
 
@@ -193,7 +190,7 @@ impl Process {
     /// At the first stop of a new image, before its first instruction.
     pub(super) fn begin_image(&mut self, tid: i32) {
         self.describe_image(tid);
-        self.note_trap_action(tid);
+        self.sigtrap.note_trap_action(&self.tracee, tid);
         self.select_image(tid);
         self.define_image();
         self.apply_probing();

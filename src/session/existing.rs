@@ -126,7 +126,7 @@ impl Process {
                 ));
             }
         }
-        self.note_stop(began);
+        self.cost.note_standstill(began);
         Ok(())
     }
 

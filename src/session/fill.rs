@@ -36,7 +36,7 @@ impl Process {
         let Some(blocks) = &self.fill else { return };
         self.tracee.space.image.memory.new_stop(tid);
         for (block, bytes) in blocks.live(&mut self.tracee.space.image.memory) {
-            self.tell(EventKind::Unwritten { block, bytes });
+            self.observer.tell(EventKind::Unwritten { block, bytes });
         }
     }
 }

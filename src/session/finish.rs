@@ -64,10 +64,10 @@ impl Process {
 
     fn interim_of(&mut self, heap: HeapView) -> LiveSnapshot {
         let (stacks, modules) = self.tracee.space.modules.share_records();
-        self.note_cpu_time();
-        self.cost.wall_ns = self.lived_ns();
+        self.cost.note_cpu_time();
+        self.cost.measured.wall_ns = self.observer.age_ns();
         self.note_thread_names();
-        self.note_peak_resident(self.tracee.pid);
+        self.cost.note_peak_resident(self.tracee.pid);
         let recording = self.record(LeakScan::NotWanted, stacks, modules);
         LiveSnapshot { recording, heap, at: None, follows: self.tracee.settings.follow }
     }
@@ -83,17 +83,17 @@ impl Process {
     /// What was found out, at the end, or until the tracing was broken off if it was.
     pub(super) fn finish(mut self, broken_off: Option<&TracingAborted>) -> Recording {
         if self.teardown.exit.is_none() {
-            self.note_cpu_time();
+            self.cost.note_cpu_time();
         }
         if broken_off.is_some() {
             self.teardown.detached = self.teardown.exit.is_none();
-            self.note_peak_resident(self.tracee.pid);
+            self.cost.note_peak_resident(self.tracee.pid);
         }
         self.jump.end(&mut self.tracee, &mut self.observer);
         self.await_existing();
         if broken_off.is_some() {
             // what the jump engine had left in its rings is of now
-            self.cost.wall_ns = self.lived_ns();
+            self.cost.measured.wall_ns = self.observer.age_ns();
         }
         #[cfg(debug_assertions)]
         assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives another heap");
@@ -199,10 +199,10 @@ impl Process {
                 threads: self.tracee.tasks.threads_ever(),
                 pinned: self.tracee.settings.pin,
                 free_stacks: self.tracee.settings.free_stacks,
-                ..self.cost.conditions
+                ..self.cost.measured.conditions
             },
             events: self.observer.events(),
-            ..self.cost
+            ..self.cost.measured
         };
         self.jump.add_cost(&mut cost);
         Recording {
@@ -223,7 +223,7 @@ impl Process {
                 users: self.identity.owner.others.clone(),
                 user_is_unknown: false,
                 exit: self.teardown.exit,
-                resident: self.peak_resident.map(|peak_bytes| Resident {
+                resident: self.cost.peak_resident.map(|peak_bytes| Resident {
                     peak_bytes,
                     all_blocks_known: !self.observer.model().may_have_unknown_blocks(),
                 }),
@@ -251,7 +251,7 @@ impl Process {
             root,
             anomalies: self.observer.model().anomalies(),
             leaks,
-            tests: self.tests_record(),
+            tests: self.tests.record(&self.tracee, &self.observer),
             missing_mark: None,
             course: HeapHistory::of_marks(self.observer.model().marks().iter().map(Mark::named).collect()),
             broken_off: None,

@@ -229,7 +229,7 @@ impl Process {
         {
             return Ok(None);
         }
-        let waiting = stops.waiting.iter().filter(|(tid, ..)| self.is_own_thread(*tid));
+        let waiting = stops.waiting.iter().filter(|(tid, ..)| self.tracee.tasks.is_own_thread(*tid));
         let told_to: Vec<&Stopped> = present
             .into_iter()
             .chain(waiting.clone().filter(|(_, status, _)| *status == WaitStatus::EventStop).map(|(.., thread)| thread))
@@ -367,7 +367,7 @@ impl Process {
 
     /// Tells a thread to stop, one that runs if there is one.
     fn ask_a_thread(&mut self) {
-        let threads = self.tracee.tasks.tids().into_iter().filter(|tid| self.is_own_thread(*tid));
+        let threads = self.tracee.tasks.tids().into_iter().filter(|tid| self.tracee.tasks.is_own_thread(*tid));
         let threads = threads.map(|tid| (tid, procfs::state(self.tracee.pid, tid)));
         let taker = threads.min_by_key(|(_, state)| match state {
             Some(b'R') => 0,
@@ -477,7 +477,7 @@ impl Process {
         let mut overtaken = Vec::new();
         for (tid, status, _) in &stops.waiting {
             if *status == WaitStatus::EventStop
-                && self.is_own_thread(*tid)
+                && self.tracee.tasks.is_own_thread(*tid)
                 && let Err(error) = self.take_statuses(&Stopped::regained(*tid))
             {
                 tracing::debug!("a zombie is left: {error}");

@@ -45,8 +45,8 @@ impl Process {
     /// Does what the breakpoint is there for, and notes when the hit has been `counted`.
     pub(super) fn serve_hit(&mut self, hit: &Hit<'_>, stops: &mut Stops, counted: &mut bool) -> Result<()> {
         let &Hit { tid, thread, raw, at, breakpoint } = hit;
-        self.repair_trap(tid, thread, raw, at)?;
-        self.keep_sigtrap_fallback(tid, thread, stops)?;
+        self.sigtrap.repair_trap(&mut self.tracee, thread, raw, at)?;
+        self.sigtrap.keep_fallback(&mut self.tracee, &mut self.teardown, thread, stops)?;
         let regs = raw.regs();
         if self.tracee.tasks.get_mut(tid).is_some_and(|task| task.counted.take(at, regs.sp())) {
             *counted = true;
@@ -66,7 +66,7 @@ impl Process {
             self.refresh_modules(tid);
         }
         if purposes.tags & SIGACTION_TAG != 0 {
-            self.on_sigaction(thread, raw)?;
+            self.sigtrap.on_sigaction(&mut self.tracee, thread, raw)?;
             self.note_mode(tid);
         }
         if purposes.tags & GUARD_TAG != 0 {
@@ -78,7 +78,8 @@ impl Process {
             self.on_annotation(tid, &regs, at, stops)?;
         }
         if purposes.tags & TEST_TAG != 0 {
-            self.on_test(hit, &regs)?;
+            self.settle();
+            self.tests.on_test(&mut self.tracee, &mut self.observer, hit, &regs)?;
         }
         if purposes.tags & RESOLVER_TAG != 0 {
             self.on_resolver(hit, &regs)?;
@@ -105,11 +106,11 @@ impl Process {
             return Ok(());
         }
         let Some(return_addr) = self.tracee.space.image.memory.read_u64(Addr(regs.sp())).map(Addr) else {
-            self.note_missed_call();
+            self.observer.tell(EventKind::Missed(Missed::Call));
             return Ok(());
         };
-        if self.observer.events() == 0 && self.cost.known_cpu_ns == 0 {
-            self.note_undisturbed_time();
+        if self.observer.events() == 0 && self.cost.measured.known_cpu_ns == 0 {
+            self.cost.note_undisturbed_time(&self.jump);
         }
         let entry = self.entry_at(task, function, regs, at, return_addr);
         let (libunwind, max_depth) = (self.libunwind.as_deref(), self.tracee.settings.max_depth);
@@ -143,7 +144,7 @@ impl Process {
         let EngineReply::WatchReturn(site) = answer else { return Ok(()) };
         match self.tracee.space.ensure_return_site(site, thread, raw) {
             Ok(true) => {
-                self.stop_cost.enters(self.tracee.pid, tid);
+                self.cost.stop_cost.enters(self.tracee.pid, tid);
                 Ok(())
             }
             Ok(false) => {
@@ -279,11 +280,6 @@ impl Process {
                 tracing::warn!("{error}");
             }
         }
-    }
-
-    /// A call is known to have been missed.
-    pub(super) fn note_missed_call(&mut self) {
-        self.tell(EventKind::Missed(Missed::Call));
     }
 }
 

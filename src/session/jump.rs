@@ -50,7 +50,7 @@ use crate::jump::tails::Tails;
 use crate::jump::undo::Code;
 use crate::profile::{Cost, PromotedAt};
 use crate::session::observer::Observer;
-use crate::session::signalstate::SignalState;
+use crate::session::sigtrap::SigtrapGuard;
 use crate::session::tracee::Tracee;
 use crate::tracer::jump::region::Region;
 use crate::unwinder::LatestWalk;
@@ -269,7 +269,7 @@ impl JumpEngine {
 
     /// Whether the thread's calls are recorded, or asked for, from here on: they are asked for while something is known
     /// of it that concerns its next call.
-    pub(super) fn note_mode(&self, tracee: &Tracee, observer: &Observer, signals: &SignalState, tid: i32) {
+    pub(super) fn note_mode(&self, tracee: &Tracee, observer: &Observer, sigtrap: &SigtrapGuard, tid: i32) {
         let Some(jump) = self.on() else { return };
         let Some(cell) = jump.cell_of(tid) else { return };
         let Some(task) = tracee.tasks.get(tid) else { return };
@@ -278,14 +278,14 @@ impl JumpEngine {
             || jump.sharing.contains(&tid)
             || tracee.tasks.has_sharers()
             || tracee.space.probes.guards_are_passed(&tracee.space.modules)
-            || signals.awaits_stop_of(tid);
+            || sigtrap.awaits_stop_of(tid);
         jump.set_mode(cell, if asks { Mode::Ask } else { Mode::Record });
     }
 
     /// The same of all threads.
-    pub(super) fn note_modes(&self, tracee: &Tracee, observer: &Observer, signals: &SignalState) {
+    pub(super) fn note_modes(&self, tracee: &Tracee, observer: &Observer, sigtrap: &SigtrapGuard) {
         let tids: Vec<i32> = self.on().map(|jump| jump.by_tid.keys().copied().collect()).unwrap_or_default();
-        tids.into_iter().for_each(|tid| self.note_mode(tracee, observer, signals, tid));
+        tids.into_iter().for_each(|tid| self.note_mode(tracee, observer, sigtrap, tid));
     }
 
     /// The task begins or ends to share its cell with a child in vfork(2).

@@ -36,7 +36,7 @@ impl Process {
     /// What was reported of `own` instead.
     pub(super) fn signal_stacks(&mut self, own: &Stopped, stops: &mut Stops) -> Result<SignalStacks> {
         let mut stacks = SignalStacks::new();
-        let resume = self.resume_registers(own)?;
+        let resume = self.tracee.resume_registers(own)?;
         match self.signal_stack(own, resume) {
             Ok(stack) => stacks.extend(stack.map(|stack| (own.tid(), stack))),
             Err(error @ TracerError::Overtaken { .. }) => return Err(error),
@@ -54,7 +54,7 @@ impl Process {
         let mut stacks = SignalStacks::new();
         let mut overtaken = Vec::new();
         for (tid, status, thread) in &stops.waiting {
-            if !self.is_own_thread(*tid) || *status != WaitStatus::EventStop {
+            if !self.tracee.tasks.is_own_thread(*tid) || *status != WaitStatus::EventStop {
                 continue;
             }
             let Some(resume) = self.can_be_asked(thread) else { continue };

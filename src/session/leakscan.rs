@@ -53,9 +53,9 @@ impl Process {
         let [first, second, ..] = regs.arguments();
         let region = Addr(first)..Addr(first.saturating_add(second));
         match annotation {
-            Annotation::IgnoreObject => self.tell(EventKind::BlockIgnored(Addr(first))),
-            Annotation::Disable => self.tell(EventKind::NewBlocksIgnored { task, ignore: true }),
-            Annotation::Enable => self.tell(EventKind::NewBlocksIgnored { task, ignore: false }),
+            Annotation::IgnoreObject => self.observer.tell(EventKind::BlockIgnored(Addr(first))),
+            Annotation::Disable => self.observer.tell(EventKind::NewBlocksIgnored { task, ignore: true }),
+            Annotation::Enable => self.observer.tell(EventKind::NewBlocksIgnored { task, ignore: false }),
             Annotation::RegisterRegion => self.leaks.regions.push(region),
             Annotation::UnregisterRegion => {
                 if let Some(index) = self.leaks.regions.iter().position(|known| *known == region) {
@@ -183,23 +183,15 @@ impl Process {
         let sources = self.heap_sources(live, threads)?;
         let copy = means.map_or(Ok(None), |means| self.copy(present, means, &sources.mappings, true, stops));
         let reading = match copy {
-            Ok(Some(Forming::Later)) => return Ok(Captured::Later { stopped_ns: self.note_stop(began) }),
+            Ok(Some(Forming::Later)) => return Ok(Captured::Later { stopped_ns: self.cost.note_standstill(began) }),
             Ok(Some(Forming::Copy(lease))) => Reading::Copied(Box::new(sources), lease),
             Ok(None) => Reading::Done(Box::new(self.read_heap(sources))),
             Err(error) => return Ok(Captured::Overtaken(error)),
         };
         let interim = self.interim(matches!(reading, Reading::Copied(..)));
         // The stops wait to be served: the session's loop does that next.
-        let stopped_ns = self.note_stop(began);
+        let stopped_ns = self.cost.note_standstill(began);
         Ok(Captured::Heap(Box::new(HeapCapture { interim, reading, stopped_ns })))
-    }
-
-    /// The process has stood still since `began`. For how long, in ns.
-    pub(super) fn note_stop(&mut self, began: Instant) -> u64 {
-        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.cost.stopped_ns += stopped_ns;
-        self.cost.stopped_max_ns = self.cost.stopped_max_ns.max(stopped_ns);
-        stopped_ns
     }
 
     /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is detached from.
@@ -323,7 +315,7 @@ impl Process {
         let at_seq = self.observer.stream_end().next_seq;
         self.observer.profile_ends();
         let scan = graph.classify();
-        self.note_tests(&scan);
+        self.tests.note_scan(&self.tracee, &self.observer, &scan);
         Ok(ScanRecord {
             scan,
             sites,

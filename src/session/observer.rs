@@ -267,10 +267,6 @@ impl Observer {
                 self.with_calls(Calls::forget_all);
                 EngineReply::Nothing
             }
-            EngineReport::Event(kind) => {
-                self.tell(kind);
-                EngineReply::Nothing
-            }
         }
     }
 
@@ -416,7 +412,8 @@ impl Observer {
         self.stream.model.end();
     }
 
-    /// For how long the stream has lasted, in nanoseconds.
+    /// For how long the stream has lasted, in nanoseconds: by the clock of its events, so that none of them comes after
+    /// the end that is measured by this.
     pub(super) fn age_ns(&self) -> u64 {
         self.model().age_ns(self.now_ns())
     }

@@ -26,7 +26,7 @@ impl Session {
         }
         for process in self.processes.iter_mut() {
             process.try_again_for_copies();
-            process.try_again_for_a_thread()?;
+            process.awaited.try_again_for_a_thread(&mut process.tracee)?;
         }
         if !self.awaits_existing()
             && let Some(pause) = self.common.control.take_pause()
@@ -60,7 +60,7 @@ impl Session {
             return;
         }
         for process in self.processes.iter_mut() {
-            process.tracee.space.image.guard_anew(process.signals.fallback.handler());
+            process.tracee.space.image.guard_anew(process.sigtrap.handler());
         }
         let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get_mut(slot));
         if let Some(process) = first {

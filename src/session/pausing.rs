@@ -20,7 +20,7 @@ impl Process {
         self.leaks.existing_is_known = false;
         tracing::info!("collecting {}", if pause { "pauses" } else { "goes on" });
         self.apply_probing();
-        if let Err(error) = self.call_for_a_thread() {
+        if let Err(error) = self.awaited.call_for_a_thread(&mut self.tracee) {
             self.tracee.warn_once(error.to_string());
         }
         true

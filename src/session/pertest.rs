@@ -1,7 +1,8 @@
 //! The tests of a program: seen to begin and to end by functions of their framework, told as events.
 
 use super::hit::Hit;
-use super::process::Process;
+use super::observer::Observer;
+use super::tracee::Tracee;
 use crate::allocators::frameworks::{Hook, Told};
 use crate::arch::Regs;
 use crate::base::addr::{Addr, StackId, TaskId, TestId};
@@ -48,9 +49,9 @@ struct Running {
     return_addr: Addr,
 }
 
-/// The state of this in a session.
+/// The tests of a process: which there are, and which run.
 #[derive(Debug, Default)]
-pub(super) struct TestWatch {
+pub(super) struct TestTracker {
     names: Vec<String>,
     ids: FxHashMap<String, TestId>,
     /// Functions that are tests, their names, and whether they run one after the other.
@@ -66,7 +67,7 @@ pub(super) struct TestWatch {
     at_scan: Option<(TestTally, Vec<LiveOfTest>)>,
 }
 
-impl TestWatch {
+impl TestTracker {
     /// That of a copy of the process, whose thread `child` was `parent` there.
     pub(super) fn fork(&self, parent: i32, child: TaskId) -> Self {
         let of_parent = self.running.iter().filter(|running| running.task.tid == parent);
@@ -101,43 +102,55 @@ impl TestWatch {
     }
 }
 
-impl Process {
+impl TestTracker {
     /// A thread is where a test, or one of its framework's functions, begins or returns to.
-    pub(super) fn on_test(&mut self, hit: &Hit<'_>, regs: &Regs) -> Result<()> {
-        let Some(task) = self.tracee.tasks.get(hit.tid).map(|task| task.id) else { return Ok(()) };
-        self.settle();
+    /// What has happened before must be settled.
+    pub(super) fn on_test(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &mut Observer,
+        hit: &Hit<'_>,
+        regs: &Regs,
+    ) -> Result<()> {
+        let Some(task) = tracee.tasks.get(hit.tid).map(|task| task.id) else { return Ok(()) };
         let returned = |running: &Running| running.return_addr == hit.at && running.sp + 8 == regs.sp();
-        if let Some(at) = self.tests.running.iter().find(|running| running.task == task && returned(running)).copied() {
+        if let Some(at) = self.running.iter().find(|running| running.task == task && returned(running)).copied() {
             // those further in were left by an exception
-            self.end_tests(task, |running| running.sp <= at.sp);
+            self.end_tests(observer, task, |running| running.sp <= at.sp);
         }
-        if let Some((name, alone)) = self.tests.functions.get(&hit.at).cloned() {
-            return self.begin_test(hit, regs, task, &name, alone);
+        if let Some((name, alone)) = self.functions.get(&hit.at).cloned() {
+            return self.begin_test(tracee, observer, hit, regs, (task, &name, alone));
         }
-        let Some(hook) = self.tracee.space.modules.test_hook_at(hit.at) else { return Ok(()) };
-        match self.tracee.space.modules.told_by_framework(&mut self.tracee.space.image, hook, &regs.arguments()) {
+        let Some(hook) = tracee.space.modules.test_hook_at(hit.at) else { return Ok(()) };
+        match tracee.space.modules.told_by_framework(&mut tracee.space.image, hook, &regs.arguments()) {
             Some(Told::Runs(name)) => {
-                self.tests.makes_objects |= hook == Hook::GoogleTest;
-                self.begin_test(hit, regs, task, &name, true)
+                self.makes_objects |= hook == Hook::GoogleTest;
+                self.begin_test(tracee, observer, hit, regs, (task, &name, true))
             }
-            Some(Told::Tests(tests)) => self.watch_test_functions(hit, tests, hook != Hook::Libtest),
+            Some(Told::Tests(tests)) => self.watch_test_functions(tracee, hit, tests, hook != Hook::Libtest),
             None => {
-                self.tests.untold += 1;
-                self.tracee.warn_once(UNREADABLE_NAME.to_owned());
+                self.untold += 1;
+                tracee.warn_once(UNREADABLE_NAME.to_owned());
                 Ok(())
             }
         }
     }
 
     /// Watches functions that are tests. `alone`: they run one after the other.
-    fn watch_test_functions(&mut self, hit: &Hit<'_>, tests: Vec<(Addr, String)>, alone: bool) -> Result<()> {
+    fn watch_test_functions(
+        &mut self,
+        tracee: &mut Tracee,
+        hit: &Hit<'_>,
+        tests: Vec<(Addr, String)>,
+        alone: bool,
+    ) -> Result<()> {
         for (function, name) in tests {
-            if !self.tracee.space.watch_test(function, hit.thread, hit.raw)? {
-                self.tests.untold += 1;
-                self.tracee.warn_once(format!("no probe could be placed at the test {name}: the report lacks it"));
+            if !tracee.space.watch_test(function, hit.thread, hit.raw)? {
+                self.untold += 1;
+                tracee.warn_once(format!("no probe could be placed at the test {name}: the report lacks it"));
                 continue;
             }
-            let (known, is_alone) = self.tests.functions.entry(function).or_default();
+            let (known, is_alone) = self.functions.entry(function).or_default();
             *is_alone = alone;
             // of equal functions a linker has made one
             if !known.is_empty() && *known != name {
@@ -150,88 +163,88 @@ impl Process {
         Ok(())
     }
 
-    fn begin_test(&mut self, hit: &Hit<'_>, regs: &Regs, task: TaskId, name: &str, alone: bool) -> Result<()> {
+    /// `alone`: it runs by itself.
+    fn begin_test(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &mut Observer,
+        hit: &Hit<'_>,
+        regs: &Regs,
+        (task, name, alone): (TaskId, &str, bool),
+    ) -> Result<()> {
         let sp = regs.sp();
         // left by an exception
-        self.end_tests(task, |running| running.sp <= sp);
-        let return_addr = self.tracee.space.image.original_memory().read_u64(Addr(sp)).map(Addr);
+        self.end_tests(observer, task, |running| running.sp <= sp);
+        let return_addr = tracee.space.image.original_memory().read_u64(Addr(sp)).map(Addr);
         let watched = match return_addr {
-            Some(at) => self.tracee.space.watch_test(at, hit.thread, hit.raw)?,
+            Some(at) => tracee.space.watch_test(at, hit.thread, hit.raw)?,
             None => false,
         };
         if !watched {
-            self.tracee.warn_once(UNSEEN_ENDS.to_owned());
+            tracee.warn_once(UNSEEN_ENDS.to_owned());
         }
-        let (test, is_new) = self.tests.intern(name);
+        let (test, is_new) = self.intern(name);
         if is_new {
-            self.observer.define(&Definition::Test { id: test, name });
+            observer.define(&Definition::Test { id: test, name });
         }
-        self.tests.running.push(Running { task, sp, return_addr: return_addr.unwrap_or(Addr::NULL) });
-        self.tell(EventKind::TestBegan { test, task, alone });
+        self.running.push(Running { task, sp, return_addr: return_addr.unwrap_or(Addr::NULL) });
+        observer.tell(EventKind::TestBegan { test, task, alone });
         Ok(())
     }
 
-    fn end_tests(&mut self, task: TaskId, is_over: impl Fn(&Running) -> bool) {
-        for _ in 0..self.tests.leave(task, is_over) {
-            self.tell(EventKind::TestEnded { task });
+    fn end_tests(&mut self, observer: &mut Observer, task: TaskId, is_over: impl Fn(&Running) -> bool) {
+        for _ in 0..self.leave(task, is_over) {
+            observer.tell(EventKind::TestEnded { task });
         }
     }
 
-    /// A thread has made another one, `child`, which may have come already.
-    pub(super) fn on_thread_made(&mut self, parent: i32, child: Option<i32>) {
-        let (Some(parent), Some(child)) = (self.tracee.tasks.get(parent), child) else { return };
-        let parent = parent.id;
-        if !self.tracee.settings.per_test {
-            return;
+    /// A thread has made another one, `child`, which may have come already. What is to be told then, once all that has
+    /// happened before is settled.
+    pub(super) fn on_thread_made(&mut self, tracee: &Tracee, parent: i32, child: Option<i32>) -> Option<EventKind> {
+        let (parent, child) = (tracee.tasks.get(parent)?.id, child?);
+        if !tracee.settings.per_test {
+            return None;
         }
-        match self.tracee.tasks.get(child).map(|task| task.id) {
-            Some(task) => self.join_tests(task, parent),
-            None => {
-                // one of this number that has never come, comes no more
-                self.tests.coming.retain(|(announced, _)| *announced != child);
-                self.tests.coming.push((child, parent));
-            }
+        if let Some(task) = tracee.tasks.get(child).map(|task| task.id) {
+            return Some(EventKind::TestJoined { task, parent });
         }
+        // one of this number that has never come, comes no more
+        self.coming.retain(|(announced, _)| *announced != child);
+        self.coming.push((child, parent));
+        None
     }
 
-    /// A thread has come, which may have been announced.
-    pub(super) fn on_thread_come(&mut self, task: TaskId) {
-        if let Some(at) = self.tests.coming.iter().position(|(child, _)| *child == task.tid) {
-            let (_, parent) = self.tests.coming.swap_remove(at);
-            self.join_tests(task, parent);
-        }
-    }
-
-    fn join_tests(&mut self, task: TaskId, parent: TaskId) {
-        self.settle();
-        self.tell(EventKind::TestJoined { task, parent });
+    /// A thread has come, which may have been announced. What is to be told then, as above.
+    pub(super) fn on_thread_come(&mut self, task: TaskId) -> Option<EventKind> {
+        let at = self.coming.iter().position(|(child, _)| *child == task.tid)?;
+        let (_, parent) = self.coming.swap_remove(at);
+        Some(EventKind::TestJoined { task, parent })
     }
 
     /// A thread is about to disappear, from wherever it is.
-    pub(super) fn end_tests_of(&mut self, task: TaskId) {
-        self.end_tests(task, |_| true);
+    pub(super) fn end_tests_of(&mut self, observer: &mut Observer, task: TaskId) {
+        self.end_tests(observer, task, |_| true);
     }
 
     /// Memory was read, and these are the classes of its blocks.
-    pub(super) fn note_tests(&mut self, scan: &Scan) {
-        if self.tracee.settings.per_test {
-            let model = self.observer.model();
-            self.tests.at_scan = Some((model.tests(), live_by_test(model, scan)));
+    pub(super) fn note_scan(&mut self, tracee: &Tracee, observer: &Observer, scan: &Scan) {
+        if tracee.settings.per_test {
+            let model = observer.model();
+            self.at_scan = Some((model.tests(), live_by_test(model, scan)));
         }
     }
 
     /// What is known of its tests, if that is wanted.
-    pub(super) fn tests_record(&self) -> Option<TestsRecord> {
-        if !self.tracee.settings.per_test {
+    pub(super) fn record(&self, tracee: &Tracee, observer: &Observer) -> Option<TestsRecord> {
+        if !tracee.settings.per_test {
             return None;
         }
-        let (mut tally, live) =
-            self.tests.at_scan.clone().unwrap_or_else(|| (self.observer.model().tests(), Vec::new()));
-        if self.tests.makes_objects {
+        let (mut tally, live) = self.at_scan.clone().unwrap_or_else(|| (observer.model().tests(), Vec::new()));
+        if self.makes_objects {
             tally.tests.retain(|test| test.allocated.objects > 0);
         }
-        let (names, has_framework) = (self.tests.names.clone(), self.tracee.space.modules.has_test_hooks());
-        Some(TestsRecord { names, tally, live, has_framework, untold: self.tests.untold })
+        let (names, has_framework) = (self.names.clone(), tracee.space.modules.has_test_hooks());
+        Some(TestsRecord { names, tally, live, has_framework, untold: self.untold })
     }
 }
 

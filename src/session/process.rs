@@ -2,6 +2,7 @@
 
 use super::awaited::Awaited;
 use super::common::Common;
+use super::cost::CostMeter;
 use super::engine::EngineReport;
 use super::existing::Existing;
 use super::heapcopy::Copies;
@@ -9,27 +10,24 @@ use super::identity::{Identity, Owner};
 use super::jump::JumpEngine;
 use super::leakrecord::LeakWatch;
 use super::observer::Observer;
-use super::pertest::TestWatch;
+use super::pertest::TestTracker;
 use super::pinning::Pinned;
 use super::resolving::Resolving;
-use super::signalstate::SignalState;
+use super::sigtrap::SigtrapGuard;
 use super::space::AddressSpace;
 use super::stop::{Action, Stop};
-use super::stopcost::StopCost;
 use super::stops::Stops;
 use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
 use super::tracee::Tracee;
 use super::trap::leave_for_signal;
 use crate::base::progress::Progress;
-use crate::event::EventKind;
 use crate::heapmodel::fill;
-use crate::profile::{Children, Cost};
-use crate::tracer::cputime::{self, CpuTime};
+use crate::profile::Children;
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
 use crate::tracer::status::{Event, SIGTRAP, WaitStatus, is_fault};
-use crate::tracer::{Result, TracerError, procfs};
+use crate::tracer::{Result, procfs};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,25 +40,19 @@ pub struct Process {
     pub(super) progress: Arc<Progress>,
     pub(super) libunwind: Option<Rc<Libunwind>>,
     pub(super) identity: Identity,
-    pub(super) signals: SignalState,
+    pub(super) sigtrap: SigtrapGuard,
     pub(super) teardown: Teardown,
     pub(super) affinity: Option<Pinned>,
     pub(super) leaks: LeakWatch,
-    pub(super) tests: TestWatch,
+    pub(super) tests: TestTracker,
     /// Copies of it that are read, or wanted.
     pub(super) copies: Copies,
     /// Blocks from before the attach, while heaptrace looks for them or passes them on.
     pub(super) existing: Option<Existing>,
     pub(super) children: Children,
     pub(super) observer: Observer,
-    pub(super) cost: Cost,
+    pub(super) cost: CostMeter,
     pub(super) jump: JumpEngine,
-    /// What a stop takes of its CPU time.
-    pub(super) stop_cost: StopCost,
-    /// The CPU time that it had used when tracing began.
-    pub(super) cpu_before: CpuTime,
-    /// The most that its current image is known to have had resident, in bytes.
-    pub(super) peak_resident: Option<u64>,
     /// Blocks whose ends are known, if that is wanted (`--perturb`).
     pub(super) fill: Option<fill::Blocks>,
     /// Whom probes wait for that take a thread to be placed.
@@ -112,20 +104,17 @@ impl Process {
                 images: Vec::new(),
                 thread_names: HashMap::new(),
             },
-            signals: SignalState::default(),
+            sigtrap: SigtrapGuard::default(),
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
             affinity: None,
             leaks: LeakWatch::default(),
-            tests: TestWatch::default(),
+            tests: TestTracker::default(),
             copies: Copies::default(),
             existing: None,
             children: Children::default(),
             observer,
-            cost: Cost::default(),
+            cost: CostMeter::new(pid, Arc::clone(&common.progress)),
             jump: JumpEngine::new(common.settings.jump, Arc::clone(&common.progress)),
-            stop_cost: StopCost::default(),
-            cpu_before: cputime::of_process(pid).unwrap_or_default(),
-            peak_resident: None,
             fill: common.settings.perturb.then(fill::Blocks::default),
             awaited: Awaited::default(),
             resolving: Vec::new(),
@@ -140,11 +129,6 @@ impl Process {
     /// engine drains its rings.
     pub(super) fn settle(&mut self) {
         self.jump.settle(&mut self.tracee, &mut self.observer);
-    }
-
-    /// Tells the readers of the process's stream what no engine saw.
-    pub(super) fn tell(&mut self, kind: EventKind) {
-        self.observer.observe(EngineReport::Event(kind));
     }
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
@@ -185,13 +169,8 @@ impl Process {
                 if was_interrupted {
                     stopped.restart_interrupted_call()?;
                 }
-                if std::mem::take(&mut self.signals.fallback_at_stop)
-                    && let Err(error) = self.install_sigtrap_fallback_first(stopped, stops)
-                {
-                    self.signals.fallback_at_stop = matches!(error, TracerError::Overtaken { .. });
-                    return Err(error);
-                }
-                self.place_at_stop(stopped)?;
+                self.sigtrap.install_fallback_if_asked(&mut self.tracee, &mut self.teardown, stopped, stops)?;
+                self.awaited.place_at_stop(&mut self.tracee, stopped)?;
                 if self.copies.await_a_thread() {
                     self.see_to_copies(stopped, stops)?;
                 }
@@ -233,7 +212,11 @@ impl Process {
                     self.note_mode(tid);
                 }
                 if event == Event::Clone {
-                    self.on_thread_made(tid, i32::try_from(stopped.event_message()?).ok());
+                    let child = i32::try_from(stopped.event_message()?).ok();
+                    if let Some(joined) = self.tests.on_thread_made(&self.tracee, tid, child) {
+                        self.settle();
+                        self.observer.tell(joined);
+                    }
                     self.unpin();
                 }
                 Ok(Action::Resume(0))
@@ -265,15 +248,14 @@ impl Process {
 
     /// A task is about to end: its name is still there, and what it had begun will not return.
     fn on_exit(&mut self, tid: i32) {
-        self.note_cpu_time();
+        self.cost.note_cpu_time();
         // The memory is there until the last thread has gone on from here. To a first thread that has ended others are
         // left, of which any may be the last.
         if tid == self.tracee.pid || self.tracee.tasks.get(self.tracee.pid).is_none_or(|first| first.ending) {
-            self.note_peak_resident(tid);
+            self.cost.note_peak_resident(tid);
             self.judge_unseen(tid);
         }
-        self.forget_trap_mask(tid);
-        self.signals.yielded.remove(&tid);
+        self.sigtrap.forget_thread(tid);
         if tid == self.tracee.pid {
             self.identity.owner.note(tid);
         }
@@ -281,7 +263,7 @@ impl Process {
             self.identity.thread_names.insert(task.id.serial, procfs::comm(tid));
             self.jump.free_cell(&mut self.tracee, &mut self.observer, task.id);
             self.end_calls_of(task.id);
-            self.end_tests_of(task.id);
+            self.tests.end_tests_of(&mut self.observer, task.id);
             self.release_dropped_sites();
         }
     }
@@ -338,7 +320,7 @@ impl Process {
         self.jump.forget_stale_nodes(&self.tracee);
         if self.tracee.space.probes.guards_are_passed(&self.tracee.space.modules) && self.jump.on().is_some() {
             self.tracee.warn_once(THROWS_UNSEEN.to_owned());
-            self.jump.note_modes(&self.tracee, &self.observer, &self.signals);
+            self.jump.note_modes(&self.tracee, &self.observer, &self.sigtrap);
         }
         self.observer.define_modules(self.tracee.space.modules.module_records());
     }

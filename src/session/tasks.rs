@@ -167,6 +167,11 @@ impl Tasks {
         self.threads = 0;
     }
 
+    /// Whether a task is a thread of the process itself.
+    pub fn is_own_thread(&self, tid: i32) -> bool {
+        self.get(tid).is_some_and(|task| task.role == Role::Thread)
+    }
+
     /// Whether there are processes of their own that share the memory.
     pub fn has_sharers(&self) -> bool {
         self.by_tid.values().any(|task| task.role == Role::VmSharer)

@@ -3,9 +3,13 @@
 use super::settings::Settings;
 use super::space::AddressSpace;
 use super::tasks::Tasks;
+use crate::base::addr::Addr;
+use crate::breakpoints::patches::PcLocation;
 use crate::tracer::code::write::Threads;
 use crate::tracer::control::Control;
-use crate::tracer::{Result, ptrace};
+use crate::tracer::ptrace::Stopped;
+use crate::tracer::rawregs::RawRegs;
+use crate::tracer::{Result, procfs, ptrace};
 use std::sync::Arc;
 
 /// A process under trace, as the objects that watch it share it. Each of them owns what it decides about, and gets this
@@ -43,5 +47,31 @@ impl Tracee {
             Err(error) if !error.is_out_of_reach() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// The registers with which a stopped thread goes on after a call for us: in front of a breakpoint of ours that it
+    /// has hit.
+    pub(super) fn resume_registers(&self, thread: &Stopped) -> Result<RawRegs> {
+        let raw = thread.registers()?;
+        let location = self.space.image.locate(Addr(raw.0.rip));
+        let has_hit = matches!(location, PcLocation::BehindTrap(_)) && thread.is_breakpoint_trap()?;
+        Ok(if has_hit { raw.before_trap() } else { raw })
+    }
+
+    /// A new image gets no breakpoint before it has the handler.
+    pub(super) fn hold_probes_back(&mut self) {
+        if self.settings.guardian.is_some() {
+            self.space.probes.hold_back();
+        }
+    }
+
+    /// Whether a task has the program's own actions for signals, rather than a copy.
+    pub(super) fn shares_trap_action(&self, tid: i32) -> bool {
+        self.tasks.is_own_thread(tid) || procfs::same_signal_actions(tid, self.pid) == Some(true)
+    }
+
+    /// Whether other threads are in stops that were not answered yet: one of them may have reset the handler.
+    pub(super) fn others_stand_at_stops(&self, tid: i32) -> bool {
+        self.tasks.tids().into_iter().any(|other| other != tid && procfs::state(self.pid, other) == Some(b't'))
     }
 }

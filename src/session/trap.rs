@@ -15,6 +15,7 @@ use crate::arch::emulate::Outcome;
 use crate::arch::step::{Resume, StepOver};
 use crate::base::addr::Addr;
 use crate::breakpoints::patches::PcLocation;
+use crate::event::{EventKind, Missed};
 use crate::jump::stub::Stub;
 use crate::session::space::{Helper, LOCKS_TAG, OWN_TRACER_TAG, Placed};
 use crate::tracer::ptrace::Stopped;
@@ -38,16 +39,17 @@ impl Process {
         // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it
         // can't.
         if !breakpoint.hit_is_certain() && !thread.is_breakpoint_trap()? {
-            return self.deliver_trap(tid, thread);
+            self.before_signal(tid, thread)?;
+            return self.sigtrap.deliver_trap(&mut self.tracee, thread);
         }
         self.tracee.space.image.memory.new_stop(tid);
-        self.stop_cost.stops(self.tracee.pid, tid);
+        self.cost.stop_cost.stops(self.tracee.pid, tid);
         let mut breakpoint = breakpoint;
         if breakpoint.purposes.entry.is_some_and(|probe| !self.tracee.settings.table.is_mapping(probe.function)) {
             let entry = AtEntry {
                 thread,
                 raw: &raw,
-                cost: &self.cost,
+                cost: &self.cost.measured,
                 program: &self.identity.program,
                 is_selected: self.identity.selected,
             };
@@ -71,10 +73,13 @@ impl Process {
     /// A thread has hit one of the int3s of the jump engine's routine; `raw` is as the trap has left it.
     fn on_ask(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<Action> {
         self.tracee.space.image.memory.new_stop(tid);
-        self.stop_cost.stops(self.tracee.pid, tid);
+        self.cost.stop_cost.stops(self.tracee.pid, tid);
         match self.jump.on_ask(&mut self.tracee, &mut self.observer, tid, raw) {
             Asked::Call(stub, entered) => return self.see_at_stop(thread, raw, (stub, entered), stops),
-            Asked::Answered => self.repair_trap(tid, thread, raw, Addr(raw.0.rip.wrapping_sub(1)))?,
+            Asked::Answered => {
+                let at = Addr(raw.0.rip.wrapping_sub(1));
+                self.sigtrap.repair_trap(&mut self.tracee, thread, raw, at)?;
+            }
             Asked::Lost => {}
         }
         thread.pass_trap(raw, &raw.regs())?;
@@ -108,18 +113,18 @@ impl Process {
         if JumpEngine::lacks_stack(thread)? {
             let (tid, raw) = (thread.tid(), thread.registers()?);
             self.tracee.space.image.memory.new_stop(tid);
-            self.stop_cost.stops(self.tracee.pid, tid);
+            self.cost.stop_cost.stops(self.tracee.pid, tid);
             self.settle();
             if let Some(call) = self.jump.call_not_begun(&mut self.tracee, tid, &raw.regs()) {
                 return self.see_at_stop(thread, &raw, call, stops);
             }
         }
-        self.jump.after_routine_fault(&mut self.tracee, &mut self.observer, &self.signals, thread, signal)
+        self.jump.after_routine_fault(&mut self.tracee, &mut self.observer, &self.sigtrap, thread, signal)
     }
 
     /// Whether the jump engine records the thread's calls, or asks for them, from here on.
     pub(super) fn note_mode(&self, tid: i32) {
-        self.jump.note_mode(&self.tracee, &self.observer, &self.signals, tid);
+        self.jump.note_mode(&self.tracee, &self.observer, &self.sigtrap, tid);
     }
 
     /// A thread stands behind a breakpoint of ours, or is taken to.
@@ -138,7 +143,7 @@ impl Process {
             }
             Err(error) => {
                 tracing::warn!("{error}");
-                self.note_missed_call();
+                self.observer.tell(EventKind::Missed(Missed::Call));
             }
         }
         self.release_dropped_sites();
@@ -148,7 +153,7 @@ impl Process {
         match self.step_past(hit) {
             Err(error) if !error.is_out_of_reach() => {
                 tracing::warn!("{error}");
-                self.note_missed_call();
+                self.observer.tell(EventKind::Missed(Missed::Call));
                 self.tracee.space.probes.lift(&mut self.tracee.space.image, at)?;
                 pass_trap_to(thread, raw, at)?;
                 Ok(Action::Resume(0))
@@ -162,7 +167,7 @@ impl Process {
                     tracing::warn!("{error}");
                     return Ok(Action::Resume(0));
                 }
-                self.close_trap_of_sharer(thread);
+                self.sigtrap.close_trap_of_sharer(thread);
                 self.note_child_detached(tid);
                 Ok(Action::Detach)
             }
@@ -211,7 +216,7 @@ impl Process {
             // address.
             Placed::Impossible | Placed::NoRoom => {
                 self.tracee.space.probes.lift(&mut self.tracee.space.image, at)?;
-                self.note_missed_call();
+                self.observer.tell(EventKind::Missed(Missed::Call));
                 pass_trap_to(thread, raw, at)?;
             }
         }
@@ -227,7 +232,8 @@ impl Process {
             pass_trap_to(thread, raw, trap)?;
             return Ok(Action::Resume(0));
         }
-        self.deliver_trap(tid, thread)
+        self.before_signal(tid, thread)?;
+        self.sigtrap.deliver_trap(&mut self.tracee, thread)
     }
 }
 

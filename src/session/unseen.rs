@@ -2,6 +2,7 @@
 //! seen.
 
 use super::process::Process;
+use crate::event::{EventKind, Missed};
 use crate::image::maps::{self, Kind, Mapping};
 
 /// So much a C library's allocator asks of the kernel at its first call, in bytes. What has less is no heap: a static
@@ -18,7 +19,7 @@ impl Process {
         self.settle();
         if self.tracee.space.modules.judge_slots(&self.tracee.space.image, &self.tracee.settings.table) {
             // blocks may have come and gone so: what was freed, or leaked, in other ways is not certain either
-            self.note_missed_call();
+            self.observer.tell(EventKind::Missed(Missed::Call));
         }
         // a forked child has its parent's heap
         let is_fork = self.identity.parent.is_some() && self.identity.images.is_empty();

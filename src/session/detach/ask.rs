@@ -2,8 +2,7 @@
 
 use crate::breakpoints::patches::PcLocation;
 use crate::session::jump::JumpEngine;
-use crate::session::process::Process;
-use crate::session::signalstate::NoThreadAvailable;
+use crate::session::sigtrap::{NoThreadAvailable, SigtrapGuard};
 use crate::session::stops::Stops;
 use crate::session::teardown::Teardown;
 use crate::session::tracee::Tracee;
@@ -30,6 +29,30 @@ impl Asked {
     /// For a detach for which sleeping threads have to be stopped, too.
     pub(super) fn of_everyone() -> Self {
         Self { everyone: true, ..Self::default() }
+    }
+
+    /// [`Teardown::ask_to_uninstall`] for children that share the memory, which have the handler on their own.
+    pub(super) fn ask_sharers_to_uninstall(&mut self, tracee: &mut Tracee, sigtrap: &SigtrapGuard) -> bool {
+        let mut waiting = false;
+        for (pid, chosen) in sigtrap.sharers_to_uninstall(tracee, &self.tried) {
+            if self.uninstalling.get(&pid).is_some_and(|tid| tracee.tasks.get(*tid).is_some()) {
+                waiting = true;
+                continue;
+            }
+            match chosen {
+                Err(NoThreadAvailable) => {}
+                Ok(None) => waiting = true,
+                Ok(Some(tid)) => {
+                    waiting = true;
+                    self.tried.insert(tid);
+                    self.uninstalling.insert(pid, tid);
+                    if let Err(error) = tracee.interrupt(tid) {
+                        tracing::warn!("{error}");
+                    }
+                }
+            }
+        }
+        waiting
     }
 }
 
@@ -92,53 +115,27 @@ impl Teardown {
         awaited
             .any(|tid| procfs::state(procfs::thread_group(tid).ok().flatten().unwrap_or(tracee.pid), tid) == Some(b'R'))
     }
-}
 
-impl Process {
     /// If our handler for SIGTRAP is still there, or memory of ours: wakes a thread that can take it out. Whether one
     /// is on its way to.
-    pub(super) fn ask_to_uninstall(&mut self, asked: &mut Asked) -> bool {
-        if !self.has_last_calls() {
+    pub(super) fn ask_to_uninstall(&self, tracee: &mut Tracee, sigtrap: &SigtrapGuard, asked: &mut Asked) -> bool {
+        if !self.has_last_calls(tracee, sigtrap) {
             return false;
         }
-        if asked.uninstalling.get(&self.tracee.pid).is_some_and(|tid| self.tracee.tasks.get(*tid).is_some()) {
+        if asked.uninstalling.get(&tracee.pid).is_some_and(|tid| tracee.tasks.get(*tid).is_some()) {
             return true;
         }
-        let tid = match self.choose_who_uninstalls(&asked.tried) {
+        let tid = match sigtrap.choose_who_uninstalls(tracee, self, &asked.tried) {
             Ok(Some(tid)) => tid,
             Ok(None) => return true,
             Err(NoThreadAvailable) => return false,
         };
         asked.tried.insert(tid);
-        asked.uninstalling.insert(self.tracee.pid, tid);
-        if let Err(error) = self.tracee.interrupt(tid) {
+        asked.uninstalling.insert(tracee.pid, tid);
+        if let Err(error) = tracee.interrupt(tid) {
             tracing::warn!("{error}");
         }
         true
-    }
-
-    /// The same for children that share the memory, which have the handler on their own.
-    pub(super) fn ask_sharers_to_uninstall(&mut self, asked: &mut Asked) -> bool {
-        let mut waiting = false;
-        for (pid, chosen) in self.sharers_to_uninstall(&asked.tried) {
-            if asked.uninstalling.get(&pid).is_some_and(|tid| self.tracee.tasks.get(*tid).is_some()) {
-                waiting = true;
-                continue;
-            }
-            match chosen {
-                Err(NoThreadAvailable) => {}
-                Ok(None) => waiting = true,
-                Ok(Some(tid)) => {
-                    waiting = true;
-                    asked.tried.insert(tid);
-                    asked.uninstalling.insert(pid, tid);
-                    if let Err(error) = self.tracee.interrupt(tid) {
-                        tracing::warn!("{error}");
-                    }
-                }
-            }
-        }
-        waiting
     }
 }
 

@@ -66,7 +66,7 @@ impl Process {
             .executed(&self.tracee.space.image, raw, at)
             .map_or_else(|| procfs::comm(tid), |executed| executed.name(tid));
         self.tracee.space.restore(self.tracee.whose_threads())?;
-        self.uninstall_sigtrap_fallback(thread)?;
+        self.sigtrap.uninstall_fallback(&mut self.tracee, thread)?;
         pass_trap_to(thread, raw, at)?;
         self.tracee.space.image.clear_own_code(None);
         self.children.untraced += 1;
@@ -81,7 +81,7 @@ impl Process {
         if let Some(task) = self.tracee.tasks.get(tid).copied() {
             self.end_calls_of(task.id);
         }
-        self.forget_trap_of_sharer(tid);
+        self.sigtrap.forget_trap_of_sharer(tid);
         self.children.untraced += 1;
         let name = procfs::comm(tid);
         if !name.is_empty() && !self.children.untraced_names.contains(&name) {
@@ -96,7 +96,7 @@ impl Process {
         self.await_existing();
         self.tracee.space.image.set_aside_for(child)?;
         if self.tracee.tasks.has_several_threads() {
-            self.tell(EventKind::Unobserved);
+            self.observer.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
             self.tracee.space.modules.findings.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
@@ -127,7 +127,7 @@ impl Process {
                 self.jump.go_back_to_stops(&mut self.tracee, Cause::SetAside)?;
             }
             self.tracee.space.image.take_up_after(child)?;
-            self.tell(EventKind::Unobserved);
+            self.observer.tell(EventKind::Unobserved);
             self.leaks.existing_is_known = false;
         }
         Ok(())

@@ -5,8 +5,10 @@ use crate::base::addr::Addr;
 use crate::breakpoints::patches::PcLocation;
 use crate::session::Session;
 use crate::session::process::Process;
+use crate::session::sigtrap::SigtrapGuard;
 use crate::session::slots::Slot;
 use crate::session::stop::Stop;
+use crate::session::teardown::Teardown;
 use crate::session::tracee::Tracee;
 use crate::session::trap::{leave_pad, pass_trap_to};
 use crate::tracer::ptrace::{RESUME_FLAG, SYSTEM_CALL_STOP, Stopped};
@@ -33,7 +35,7 @@ impl Session {
                 let mut uninstalls = false;
                 if known.is_some()
                     && let Some(process) = self.processes.get_mut(slot)
-                    && process.is_to_uninstall_handler(stop.tid())?
+                    && process.teardown.has_last_calls_for(&process.tracee, &process.sigtrap, stop.tid())?
                 {
                     // A parent in vfork can't stop before its child lets it. The summary says that, too.
                     if event != Event::Vfork {
@@ -59,65 +61,71 @@ impl Session {
             _ => {}
         }
         match self.processes.get_mut(slot) {
-            Some(process) => process.prepare_detach(*status, thread),
+            Some(Process { tracee, sigtrap, teardown, .. }) => teardown.prepare(tracee, sigtrap, *status, thread),
             None => Ok(Prepared::Detach(0)),
         }
     }
 }
 
-impl Process {
-    fn prepare_detach(&mut self, status: WaitStatus, thread: &Stopped) -> Result<Prepared> {
+impl Teardown {
+    fn prepare(
+        &self,
+        tracee: &mut Tracee,
+        sigtrap: &mut SigtrapGuard,
+        status: WaitStatus,
+        thread: &Stopped,
+    ) -> Result<Prepared> {
         let tid = thread.tid();
         let signal = match status {
             // Of a call for us that was not waited for to its end.
             WaitStatus::Signal(SYSTEM_CALL_STOP) => {
-                self.tracee.interrupt(tid)?;
+                tracee.interrupt(tid)?;
                 return Ok(Prepared::RunOn(0));
             }
             WaitStatus::EventStop
-                if self.tracee.space.image.locate(Addr(thread.registers()?.0.rip)) == PcLocation::RemoteCall =>
+                if tracee.space.image.locate(Addr(thread.registers()?.0.rip)) == PcLocation::RemoteCall =>
             {
-                self.tracee.interrupt(tid)?;
+                tracee.interrupt(tid)?;
                 return Ok(Prepared::RunOn(0));
             }
             WaitStatus::Signal(signal) => {
                 let raw = thread.registers()?;
                 let trap = Addr(raw.0.rip.wrapping_sub(1));
-                if signal == SIGTRAP && self.tracee.is_past_trap(thread, &raw)? {
+                if signal == SIGTRAP && tracee.is_past_trap(thread, &raw)? {
                     let (at_trap, is_moved) = thread.registers_at_trap()?;
                     if is_moved {
-                        self.repair_trap_for_detach(thread, &at_trap, Addr(raw.0.rip))?;
+                        sigtrap.repair_trap_for_detach(tracee, thread, &at_trap, Addr(raw.0.rip))?;
                     }
-                    self.tracee.leave_pad(thread)?;
+                    tracee.leave_pad(thread)?;
                     0
                 } else if signal == SIGTRAP
-                    && self.tracee.space.image.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
+                    && tracee.space.image.locate(Addr(raw.0.rip)) == PcLocation::BehindTrap(trap)
                     && thread.is_breakpoint_trap()?
                 {
-                    self.repair_trap_for_detach(thread, &raw, trap)?;
+                    sigtrap.repair_trap_for_detach(tracee, thread, &raw, trap)?;
                     pass_trap_to(thread, &raw, trap)?;
                     0
                 } else {
-                    self.tracee.leave_pad(thread)?;
-                    if self.is_to_uninstall_handler(tid)? {
-                        self.tracee.interrupt(tid)?;
+                    tracee.leave_pad(thread)?;
+                    if self.has_last_calls_for(tracee, sigtrap, tid)? {
+                        tracee.interrupt(tid)?;
                         return Ok(Prepared::RunOn(signal));
                     }
                     signal
                 }
             }
             // The stop was reported before the trap that the thread has run into: without us it would die of that.
-            WaitStatus::GroupStop(_) | WaitStatus::EventStop if self.tracee.stands_behind_trap(thread)? => {
+            WaitStatus::GroupStop(_) | WaitStatus::EventStop if tracee.stands_behind_trap(thread)? => {
                 return Ok(Prepared::RunOn(0));
             }
             WaitStatus::GroupStop(_) => {
                 // Detaching from a group stop leaves the process stopped, as it should be.
-                self.tracee.leave_pad(thread)?;
+                tracee.leave_pad(thread)?;
                 0
             }
             _ => {
-                self.tracee.leave_pad(thread)?;
-                if self.tracee.tasks.get(tid).is_some_and(|task| task.interrupted) {
+                tracee.leave_pad(thread)?;
+                if tracee.tasks.get(tid).is_some_and(|task| task.interrupted) {
                     thread.restart_interrupted_call()?;
                 }
                 0

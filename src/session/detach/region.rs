@@ -4,7 +4,6 @@
 
 use crate::jump::layout::{REGION_SIZE, SHARED_SIZE};
 use crate::session::jump::{JumpEngine, Stays};
-use crate::session::process::Process;
 use crate::session::teardown::Teardown;
 use crate::session::tracee::Tracee;
 use crate::tracer::ptrace::Stopped;
@@ -38,7 +37,7 @@ impl Teardown {
     }
 
     /// Whether a detach has to unmap some. Where the code could not be restored, jumps still lead there.
-    pub(in crate::session) fn has_memory_to_unmap(&self, tracee: &Tracee) -> bool {
+    pub(super) fn has_memory_to_unmap(&self, tracee: &Tracee) -> bool {
         let is_to_go = match self.added {
             AddedMemory::Mapped | AddedMemory::Failed => true,
             // who shared it may have gone meanwhile, as a child in vfork
@@ -66,30 +65,23 @@ impl Teardown {
             tracee.pid
         ));
     }
-}
-
-impl Process {
-    /// Whether the last thread that is detached from has to make system calls before.
-    pub(in crate::session) fn has_last_calls(&self) -> bool {
-        self.has_handler_to_uninstall() || self.teardown.has_memory_to_unmap(&self.tracee)
-    }
 
     /// `thread` is about to be detached from, as the last one that does not sleep. False: it will stop once more.
-    pub(in crate::session) fn unmap_added_memory(&mut self, thread: &Stopped) -> bool {
-        if !self.teardown.has_memory_to_unmap(&self.tracee) {
+    pub(super) fn unmap_added_memory(&mut self, tracee: &mut Tracee, jump: &JumpEngine, thread: &Stopped) -> bool {
+        if !self.has_memory_to_unmap(tracee) {
             return true;
         }
         let unmapped = insist(|| {
-            let resume = self.resume_registers(thread)?;
-            self.jump.unmap_regions(&mut self.tracee, thread, resume)
+            let resume = tracee.resume_registers(thread)?;
+            jump.unmap_regions(tracee, thread, resume)
         });
         match unmapped {
-            Ok(stays) => self.teardown.added = AddedMemory::Seen(stays),
+            Ok(stays) => self.added = AddedMemory::Seen(stays),
             Err(TracerError::Unresponsive { .. }) => return false,
             Err(error) if error.is_out_of_reach() => {}
             Err(error) => {
                 tracing::warn!("{error}");
-                self.teardown.added = AddedMemory::Failed;
+                self.added = AddedMemory::Failed;
             }
         }
         true

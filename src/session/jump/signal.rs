@@ -15,7 +15,7 @@ use crate::jump::layout::{TIMED, TIMED_NEVER};
 use crate::jump::shared::Shared;
 use crate::jump::undo::Undone;
 use crate::session::observer::Observer;
-use crate::session::signalstate::SignalState;
+use crate::session::sigtrap::SigtrapGuard;
 use crate::session::stop::Action;
 use crate::session::tracee::Tracee;
 use crate::tracer::Result;
@@ -161,7 +161,7 @@ impl JumpEngine {
         &mut self,
         tracee: &mut Tracee,
         observer: &mut Observer,
-        signals: &SignalState,
+        sigtrap: &SigtrapGuard,
         thread: &Stopped,
         signal: i32,
     ) -> Result<Action> {
@@ -169,7 +169,7 @@ impl JumpEngine {
         let at = thread.fault_address()?;
         let pc = Addr(thread.registers()?.0.rip);
         self.leave_routine(tracee, observer, thread)?;
-        self.note_mode(tracee, observer, signals, tid);
+        self.note_mode(tracee, observer, sigtrap, tid);
         if let Some(jump) = self.on()
             && jump.place(None).is_at_clock(pc)
         {

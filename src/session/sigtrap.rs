@@ -1,5 +1,15 @@
-//! What is known of a process's signals: the state that [`super::trapmask`], [`super::sigtrap_fallback`] and
-//! [`super::vm_sharers`] work on.
+//! What breakpoints do to a program's handling of SIGTRAP, and what heaptrace does about it.
+//!
+//! | what | where |
+//! |---|---|
+//! | what is known of it | here |
+//! | a thread's mask and the program's action, which a trap resets | `mask.rs` |
+//! | the handler that the program has meanwhile, in case heaptrace is killed | `fallback.rs` |
+//! | the same in children that share the memory | `sharers.rs` |
+
+mod fallback;
+mod mask;
+mod sharers;
 
 use crate::base::addr::Addr;
 use crate::tracer::remote::KernelAction;
@@ -11,20 +21,37 @@ use std::time::Instant;
 
 /// See the module's head.
 #[derive(Debug, Default)]
-pub(super) struct SignalState {
+pub(super) struct SigtrapGuard {
     /// What the program wants of SIGTRAP, and which threads block it.
-    pub(super) trap_mask: TrapMask,
+    trap_mask: TrapMask,
     /// The SIGTRAP fallback.
-    pub(super) fallback: FallbackState,
+    fallback: FallbackState,
     /// It is to be installed at the next stop.
-    pub(super) fallback_at_stop: bool,
+    fallback_at_stop: bool,
     /// Threads for which it was taken out a moment ago.
-    pub(super) yielded: HashSet<i32>,
+    yielded: HashSet<i32>,
     /// The same of children that share the memory.
-    pub(super) sharers: SharersTraps,
+    sharers: SharersTraps,
 }
 
-impl SignalState {
+impl SigtrapGuard {
+    /// The process has become another program.
+    pub(super) fn begin_image(&mut self) {
+        self.trap_mask = self.trap_mask.of_next_image();
+        self.fallback = FallbackState::default();
+        self.yielded.clear();
+    }
+
+    /// The handler, if it may be there.
+    pub(super) const fn handler(&self) -> Option<SigtrapFallback> {
+        self.fallback.handler()
+    }
+
+    /// Whether the handler is installed at the next stop, and probes are placed only then.
+    pub(super) const fn awaits_first_stop(&self) -> bool {
+        self.fallback_at_stop
+    }
+
     /// Whether the handler is to come back at the next stop of this thread, for which it was taken out.
     pub(super) fn awaits_stop_of(&self, tid: i32) -> bool {
         matches!(self.fallback, FallbackState::Unset) && self.yielded.contains(&tid)
@@ -32,7 +59,7 @@ impl SignalState {
 }
 
 /// The bit of a signal in a set as the kernel has it.
-pub(super) const fn bit(signal: i32) -> u64 {
+const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
@@ -41,7 +68,7 @@ pub(super) const SIGTRAP_BIT: u64 = bit(SIGTRAP);
 
 /// Whether the handler is installed in the current image.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum FallbackState {
+enum FallbackState {
     /// Not yet.
     #[default]
     Unset,
@@ -53,7 +80,7 @@ pub(super) enum FallbackState {
 
 impl FallbackState {
     /// The handler, if it may be there.
-    pub(super) const fn handler(self) -> Option<SigtrapFallback> {
+    const fn handler(self) -> Option<SigtrapFallback> {
         match self {
             Self::Set(handler, _) => Some(handler),
             Self::Unset | Self::Never => None,
@@ -66,11 +93,11 @@ impl FallbackState {
 pub(super) struct NoThreadAvailable;
 
 /// The action of a program that ignores a signal.
-pub(super) const IGNORING: KernelAction = [sigtrap_fallback::IGNORE, 0, 0, 0];
+const IGNORING: KernelAction = [sigtrap_fallback::IGNORE, 0, 0, 0];
 
 /// What the program wants to happen at a SIGTRAP, where that is not the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum TrapAction {
+enum TrapAction {
     /// The default action, which the kernel's reset leaves as it is.
     #[default]
     Default,
@@ -82,37 +109,37 @@ pub(super) enum TrapAction {
 
 /// Which breakpoints were hit with all signals blocked: the same ones will be again.
 #[derive(Debug, Default)]
-pub(super) struct TrapMask {
-    pub(super) action: TrapAction,
-    pub(super) by_breakpoint: FxHashMap<(i32, Addr), Seen>,
+struct TrapMask {
+    action: TrapAction,
+    by_breakpoint: FxHashMap<(i32, Addr), Seen>,
     /// The masks of threads that were seen with SIGTRAP blocked, by thread.
-    pub(super) blocking: FxHashMap<i32, u64>,
+    blocking: FxHashMap<i32, u64>,
     /// How often a handler, the program's or ours, was installed by us.
-    pub(super) installed: u64,
+    installed: u64,
     /// What `installed` was when a thread was last resumed at a breakpoint, by thread.
-    pub(super) resumed: FxHashMap<i32, u64>,
+    resumed: FxHashMap<i32, u64>,
     /// The same for threads that have not been at one yet.
-    pub(super) installed_at_first: u64,
+    installed_at_first: u64,
 }
 
 /// One thread at one breakpoint.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+struct Seen {
     /// Whether all signals were blocked.
-    pub(super) blocked: bool,
+    blocked: bool,
     /// How often it has hit it.
-    pub(super) hits: u32,
+    hits: u32,
 }
 
 impl TrapMask {
     /// That of a process that the thread `parent` has forked, whose thread is `child`.
-    pub(super) fn of_forked(&self, parent: i32, child: i32) -> Self {
+    fn of_forked(&self, parent: i32, child: i32) -> Self {
         let blocking = self.blocking.get(&parent).map(|mask| (child, *mask)).into_iter().collect();
         Self { action: self.action, blocking, ..Self::default() }
     }
 
     /// That of the program which this one becomes by exec: to ignore the signal is inherited.
-    pub(super) fn of_next_image(&self) -> Self {
+    fn of_next_image(&self) -> Self {
         let action = match self.action {
             TrapAction::Known([sigtrap_fallback::IGNORE, ..]) => self.action,
             _ => TrapAction::Default,
@@ -123,11 +150,11 @@ impl TrapMask {
 
 /// What is known of the children's actions for SIGTRAP, by thread.
 #[derive(Debug, Default)]
-pub(super) struct SharersTraps {
+struct SharersTraps {
     /// When it was last looked at whether a thread has our handler.
-    pub(super) looked: FxHashMap<i32, Instant>,
+    looked: FxHashMap<i32, Instant>,
     /// The masks of those for which SIGTRAP was opened.
-    pub(super) opened: FxHashMap<i32, u64>,
+    opened: FxHashMap<i32, u64>,
     /// Processes that have set an action themselves.
-    pub(super) own: BTreeSet<i32>,
+    own: BTreeSet<i32>,
 }

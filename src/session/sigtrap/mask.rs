@@ -7,10 +7,10 @@
 //! makes for us, in programs that have set one: a probe on sigaction(2) tells. What a program had set before an attach
 //! is asked for before there is a probe of the allocator, as the first hit can be the one that resets it.
 
-use super::process::Process;
-use super::signalstate::{IGNORING, SIGTRAP_BIT, Seen, TrapAction, bit};
+use super::{IGNORING, SIGTRAP_BIT, Seen, SigtrapGuard, TrapAction, bit};
 use crate::base::addr::Addr;
 use crate::base::memory::ReadMemory;
+use crate::session::tracee::Tracee;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::remote::KernelAction;
@@ -26,7 +26,7 @@ const SAMPLE: u32 = 64;
 const MAY_BE_UNBLOCKED: u64 = bit(9) | bit(19) | bit(32) | bit(33) | SIGTRAP_BIT;
 
 /// Whether SIGTRAP must have been blocked too: all else is.
-pub(super) const fn looks_forced_open(mask: u64) -> bool {
+pub(in crate::session) const fn looks_forced_open(mask: u64) -> bool {
     mask & SIGTRAP_BIT == 0 && mask | MAY_BE_UNBLOCKED == u64::MAX
 }
 
@@ -49,12 +49,18 @@ const HANDLER_LOST: &str = "the program handles SIGTRAP, and had it blocked when
 const IGNORING_LOST: &str = "the program ignored SIGTRAP; the kernel has reset that to the default action when a probe was hit, and \
                              it could not be put back: a SIGTRAP would end the program now";
 
-impl Process {
+impl SigtrapGuard {
     /// Repairs the mask of a thread that has hit the breakpoint at `at`, and the action if the kernel has reset it.
-    pub(super) fn repair_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<()> {
-        let seen = self.signals.trap_mask.by_breakpoint.entry((tid, at)).or_insert(Seen { blocked: false, hits: 0 });
-        let careful =
-            self.signals.trap_mask.action != TrapAction::Default || self.signals.trap_mask.blocking.contains_key(&tid);
+    pub(in crate::session) fn repair_trap(
+        &mut self,
+        tracee: &mut Tracee,
+        thread: &Stopped,
+        raw: &RawRegs,
+        at: Addr,
+    ) -> Result<()> {
+        let tid = thread.tid();
+        let seen = self.trap_mask.by_breakpoint.entry((tid, at)).or_insert(Seen { blocked: false, hits: 0 });
+        let careful = self.trap_mask.action != TrapAction::Default || self.trap_mask.blocking.contains_key(&tid);
         let look = careful || seen.blocked || seen.hits.is_multiple_of(SAMPLE);
         seen.hits = seen.hits.wrapping_add(1);
         if !look {
@@ -62,62 +68,61 @@ impl Process {
         }
         let handler = if careful { self.handler_at_trap(tid) } else { HandlerAtTrap::None };
         let mask = thread.signal_mask()?;
-        if self.was_blocked(tid, mask, handler) {
+        if self.was_blocked(tracee, tid, mask, handler) {
             if looks_forced_open(mask)
-                && let Some(seen) = self.signals.trap_mask.by_breakpoint.get_mut(&(tid, at))
+                && let Some(seen) = self.trap_mask.by_breakpoint.get_mut(&(tid, at))
             {
                 seen.blocked = true;
             }
             // Where all is blocked, that mostly lasts for a moment: the mask itself tells again.
             if careful && !looks_forced_open(mask) {
-                self.signals.trap_mask.blocking.insert(tid, mask | SIGTRAP_BIT);
+                self.trap_mask.blocking.insert(tid, mask | SIGTRAP_BIT);
             }
             thread.set_signal_mask(mask | SIGTRAP_BIT)?;
-            self.suspect_sigtrap_fallback();
+            self.suspect_fallback();
         } else if mask & SIGTRAP_BIT == 0 {
-            self.signals.trap_mask.blocking.remove(&tid);
+            self.trap_mask.blocking.remove(&tid);
         }
-        match self.signals.trap_mask.action {
+        match self.trap_mask.action {
             TrapAction::Default => {}
-            // Our handler stands there meanwhile: see [`super::sigtrap_fallback`].
-            TrapAction::Known([IGNORE, ..]) if self.shares_trap_action(tid) => {}
+            // Our handler stands there meanwhile: see [`super::fallback`].
+            TrapAction::Known([IGNORE, ..]) if tracee.shares_trap_action(tid) => {}
             TrapAction::Known(action) if action[0] == IGNORE || handler == HandlerAtTrap::Reset => {
-                self.set_trap_action(thread, raw.before_trap(), action)?;
+                self.set_trap_action(tracee, thread, raw.before_trap(), action)?;
             }
             TrapAction::Known(_) => {}
             TrapAction::Unknown if handler == HandlerAtTrap::Reset => {
-                self.tracee.warn_once(HANDLER_LOST.to_owned());
-                self.signals.trap_mask.action = TrapAction::Default;
+                tracee.warn_once(HANDLER_LOST.to_owned());
+                self.trap_mask.action = TrapAction::Default;
             }
-            TrapAction::Unknown => self.learn_trap_action(thread, raw.before_trap())?,
+            TrapAction::Unknown => self.learn_trap_action(tracee, thread, raw.before_trap())?,
         }
         if careful {
-            self.signals.trap_mask.resumed.insert(tid, self.signals.trap_mask.installed);
+            self.trap_mask.resumed.insert(tid, self.trap_mask.installed);
         }
         Ok(())
     }
 
     /// Whether the program ignores SIGTRAP. Mostly the kernel does not know that while it is traced: see
-    /// [`super::sigtrap_fallback`].
-    pub(super) const fn ignores_trap(&self) -> bool {
-        matches!(self.signals.trap_mask.action, TrapAction::Known([IGNORE, ..]))
+    /// [`super::fallback`].
+    pub(in crate::session) const fn ignores_trap(&self) -> bool {
+        matches!(self.trap_mask.action, TrapAction::Known([IGNORE, ..]))
     }
 
     /// Whether the program has no handler for SIGTRAP, so that it can have ours.
-    pub(super) fn leaves_trap_alone(&self) -> bool {
-        self.signals.trap_mask.action == TrapAction::Default || self.ignores_trap()
+    pub(in crate::session) fn leaves_trap_alone(&self) -> bool {
+        self.trap_mask.action == TrapAction::Default || self.ignores_trap()
     }
 
     /// Whether the program ignores SIGTRAP, but the kernel does not know that at present.
-    pub(super) fn has_lost_ignoring(&self) -> bool {
-        self.ignores_trap()
-            && procfs::status_signals(self.tracee.pid, "SigIgn").is_some_and(|set| set & SIGTRAP_BIT == 0)
+    pub(in crate::session) fn has_lost_ignoring(&self, tracee: &Tracee) -> bool {
+        self.ignores_trap() && procfs::status_signals(tracee.pid, "SigIgn").is_some_and(|set| set & SIGTRAP_BIT == 0)
     }
 
     /// What a trap of this thread has left of the handler for SIGTRAP.
     fn handler_at_trap(&self, tid: i32) -> HandlerAtTrap {
-        let expected = match self.signals.trap_mask.action {
-            TrapAction::Default | TrapAction::Known([IGNORE, ..]) => self.signals.fallback.handler().is_some(),
+        let expected = match self.trap_mask.action {
+            TrapAction::Default | TrapAction::Known([IGNORE, ..]) => self.fallback.handler().is_some(),
             TrapAction::Known(_) | TrapAction::Unknown => true,
         };
         if !expected {
@@ -126,13 +131,12 @@ impl Process {
         if procfs::status_signals(tid, "SigCgt").is_none_or(|set| set & SIGTRAP_BIT == 0) {
             return HandlerAtTrap::Reset;
         }
-        let installed =
-            self.signals.trap_mask.resumed.get(&tid).copied().unwrap_or(self.signals.trap_mask.installed_at_first);
-        if installed == self.signals.trap_mask.installed { HandlerAtTrap::Untouched } else { HandlerAtTrap::Installed }
+        let installed = self.trap_mask.resumed.get(&tid).copied().unwrap_or(self.trap_mask.installed_at_first);
+        if installed == self.trap_mask.installed { HandlerAtTrap::Untouched } else { HandlerAtTrap::Installed }
     }
 
     /// Whether a thread that has hit a breakpoint, and has `mask` since, had SIGTRAP blocked before.
-    fn was_blocked(&self, tid: i32, mask: u64, handler: HandlerAtTrap) -> bool {
+    fn was_blocked(&self, tracee: &Tracee, tid: i32, mask: u64, handler: HandlerAtTrap) -> bool {
         if mask & SIGTRAP_BIT != 0 || self.opened_for_sharer(tid) == Some(mask) {
             return false;
         }
@@ -141,115 +145,121 @@ impl Process {
             return false;
         }
         looks_forced_open(mask)
-            || self.signals.trap_mask.blocking.get(&tid) == Some(&(mask | SIGTRAP_BIT))
-            || handler == HandlerAtTrap::Reset && !self.leaves_trap_alone() && !self.others_stand_at_stops(tid)
-    }
-
-    /// Whether other threads are in stops that were not answered yet: one of them may have reset the handler.
-    fn others_stand_at_stops(&self, tid: i32) -> bool {
-        self.tracee
-            .tasks
-            .tids()
-            .into_iter()
-            .any(|other| other != tid && procfs::state(self.tracee.pid, other) == Some(b't'))
+            || self.trap_mask.blocking.get(&tid) == Some(&(mask | SIGTRAP_BIT))
+            || handler == HandlerAtTrap::Reset && !self.leaves_trap_alone() && !tracee.others_stand_at_stops(tid)
     }
 
     /// A handler for SIGTRAP was installed by us.
-    pub(super) const fn note_handler_installed(&mut self) {
-        self.signals.trap_mask.installed = self.signals.trap_mask.installed.wrapping_add(1);
+    pub(in crate::session) const fn note_handler_installed(&mut self) {
+        self.trap_mask.installed = self.trap_mask.installed.wrapping_add(1);
     }
 
     /// At an attach, before there is a probe of the allocator: what was installed until now was installed before all
     /// hits.
-    pub(super) const fn begin_to_watch_trap_action(&mut self) {
-        self.signals.trap_mask.installed_at_first = self.signals.trap_mask.installed;
+    pub(in crate::session) const fn begin_to_watch_trap_action(&mut self) {
+        self.trap_mask.installed_at_first = self.trap_mask.installed;
     }
 
     /// A thread has ended.
-    pub(super) fn forget_trap_mask(&mut self, tid: i32) {
-        self.signals.trap_mask.by_breakpoint.retain(|(task, _), _| *task != tid);
-        self.signals.trap_mask.blocking.remove(&tid);
-        self.signals.trap_mask.resumed.remove(&tid);
+    pub(in crate::session) fn forget_thread(&mut self, tid: i32) {
+        self.trap_mask.by_breakpoint.retain(|(task, _), _| *task != tid);
+        self.trap_mask.blocking.remove(&tid);
+        self.trap_mask.resumed.remove(&tid);
         self.forget_trap_of_sharer(tid);
+        self.yielded.remove(&tid);
     }
 
     /// A thread that is about to be detached from has hit a breakpoint: gives it its mask, and the process its action,
     /// back. Its end, should that come instead, is told by the requests that follow.
-    pub(super) fn repair_trap_for_detach(&mut self, thread: &Stopped, raw: &RawRegs, at: Addr) -> Result<()> {
-        match self.repair_trap(thread.tid(), thread, raw, at) {
+    pub(in crate::session) fn repair_trap_for_detach(
+        &mut self,
+        tracee: &mut Tracee,
+        thread: &Stopped,
+        raw: &RawRegs,
+        at: Addr,
+    ) -> Result<()> {
+        match self.repair_trap(tracee, thread, raw, at) {
             Err(TracerError::Overtaken { .. }) => Ok(()),
             repaired => repaired,
         }
     }
 
     /// After a detach: tells what could not be kept.
-    pub(super) fn note_trap_action_left(&mut self) {
-        let has = |key| procfs::status_signals(self.tracee.pid, key).map(|set| set & SIGTRAP_BIT != 0);
-        let lost = match self.signals.trap_mask.action {
+    pub(in crate::session) fn note_trap_action_left(&self, tracee: &mut Tracee) {
+        let has = |key| procfs::status_signals(tracee.pid, key).map(|set| set & SIGTRAP_BIT != 0);
+        let lost = match self.trap_mask.action {
             TrapAction::Default => None,
             TrapAction::Known([IGNORE, ..]) => has("SigIgn").filter(|kept| !kept).map(|_| IGNORING_LOST),
             TrapAction::Known(_) | TrapAction::Unknown => has("SigCgt").filter(|kept| !kept).map(|_| HANDLER_LOST),
         };
         if let Some(lost) = lost {
-            self.tracee.warn_once(lost.to_owned());
+            tracee.warn_once(lost.to_owned());
         }
     }
 
     /// A thread enters sigaction(2). If it is about SIGTRAP, the outcome is asked for at its return, which is made to
     /// stop; or taken from the arguments where a stop itself would undo it.
-    pub(super) fn on_sigaction(&mut self, thread: &Stopped, raw: &RawRegs) -> Result<()> {
+    pub(in crate::session) fn on_sigaction(
+        &mut self,
+        tracee: &mut Tracee,
+        thread: &Stopped,
+        raw: &RawRegs,
+    ) -> Result<()> {
         let (signal, action) = (raw.0.rdi, raw.0.rsi);
         if signal != SIGTRAP as u64 {
             return Ok(());
         }
-        self.yield_trap_action(thread)?;
-        if !self.shares_trap_action(thread.tid()) {
+        self.yield_trap_action(tracee, thread)?;
+        if !tracee.shares_trap_action(thread.tid()) {
             self.note_own_action_of_sharer(thread.tid(), action != 0);
             return Ok(());
         }
         if action == 0 {
             return Ok(());
         }
-        let handler = self.tracee.space.image.memory.read_u64(Addr(action));
-        self.signals.trap_mask.action = match handler {
+        let handler = tracee.space.image.memory.read_u64(Addr(action));
+        self.trap_mask.action = match handler {
             Some(0) => TrapAction::Default,
             Some(IGNORE) => TrapAction::Known(IGNORING),
             _ => TrapAction::Unknown,
         };
-        let Some(return_addr) = self.tracee.space.image.memory.read_word_uncached(Addr(raw.0.rsp)) else {
-            return Ok(());
-        };
-        self.tracee.space.ensure_return_site(Addr(return_addr), thread, raw).map(drop)
+        let Some(return_addr) = tracee.space.image.memory.read_word_uncached(Addr(raw.0.rsp)) else { return Ok(()) };
+        tracee.space.ensure_return_site(Addr(return_addr), thread, raw).map(drop)
     }
 
     /// At attach, and in a new image: what the program does with SIGTRAP so far.
-    pub(super) fn note_trap_action(&mut self, tid: i32) {
-        for thread in self.tracee.tasks.tids() {
+    pub(in crate::session) fn note_trap_action(&mut self, tracee: &Tracee, tid: i32) {
+        for thread in tracee.tasks.tids() {
             let mask = procfs::status_signals(thread, "SigBlk");
             if let Some(mask) = mask.filter(|mask| mask & SIGTRAP_BIT != 0) {
-                self.signals.trap_mask.blocking.insert(thread, mask);
+                self.trap_mask.blocking.insert(thread, mask);
             }
         }
         let has = |key| procfs::status_signals(tid, key).is_some_and(|set| set & SIGTRAP_BIT != 0);
         if has("SigIgn") {
-            self.signals.trap_mask.action = TrapAction::Known(IGNORING);
+            self.trap_mask.action = TrapAction::Known(IGNORING);
         } else if has("SigCgt") {
-            self.signals.trap_mask.action = TrapAction::Unknown;
+            self.trap_mask.action = TrapAction::Unknown;
         }
     }
 
     /// Whether SIGTRAP's action is to be asked for yet.
-    pub(super) fn has_trap_action_to_learn(&self) -> bool {
-        self.signals.trap_mask.action == TrapAction::Unknown && !procfs::has_seccomp(self.tracee.pid)
+    pub(in crate::session) fn has_trap_action_to_learn(&self, tracee: &Tracee) -> bool {
+        self.trap_mask.action == TrapAction::Unknown && !procfs::has_seccomp(tracee.pid)
     }
 
     /// Asks for SIGTRAP's action, by a thread that goes on with the registers `resume`.
-    pub(super) fn learn_trap_action(&mut self, thread: &Stopped, resume: RawRegs) -> Result<()> {
+    pub(in crate::session) fn learn_trap_action(
+        &mut self,
+        tracee: &mut Tracee,
+        thread: &Stopped,
+        resume: RawRegs,
+    ) -> Result<()> {
         // A filter may kill the program for a system call that it would never make itself.
         if procfs::has_seccomp(thread.tid()) {
             return Ok(());
         }
-        let Some(mut caller) = self.tracee.space.image.caller(thread, resume)? else { return Ok(()) };
+        let Some(mut caller) = tracee.space.image.caller(thread, resume)? else { return Ok(()) };
         let scratch = caller.borrow_stack();
         let called = caller.exchange_signal_action(SIGTRAP, Addr(0), scratch.at)?;
         match called {
@@ -258,23 +268,28 @@ impl Process {
                 for (at, word) in (0..).zip(&mut action) {
                     *word = caller.memory.read_word_uncached(scratch.at.add(8 * at)).unwrap_or(0);
                 }
-                self.signals.trap_mask.action =
-                    if action[0] == 0 { TrapAction::Default } else { TrapAction::Known(action) };
+                self.trap_mask.action = if action[0] == 0 { TrapAction::Default } else { TrapAction::Known(action) };
             }
-            _ => self.signals.trap_mask.action = TrapAction::Default,
+            _ => self.trap_mask.action = TrapAction::Default,
         }
         caller.return_stack(&scratch)
     }
 
     /// Lets a thread that goes on with the registers `resume` set SIGTRAP's action.
-    pub(super) fn set_trap_action(&mut self, thread: &Stopped, resume: RawRegs, action: KernelAction) -> Result<()> {
+    pub(in crate::session) fn set_trap_action(
+        &mut self,
+        tracee: &mut Tracee,
+        thread: &Stopped,
+        resume: RawRegs,
+        action: KernelAction,
+    ) -> Result<()> {
         // As above.
         if procfs::has_seccomp(thread.tid()) {
             let lost = if action[0] == IGNORE { IGNORING_LOST } else { HANDLER_LOST };
-            self.tracee.warn_once(lost.to_owned());
+            tracee.warn_once(lost.to_owned());
             return Ok(());
         }
-        let Some(mut caller) = self.tracee.space.image.caller(thread, resume)? else { return Ok(()) };
+        let Some(mut caller) = tracee.space.image.caller(thread, resume)? else { return Ok(()) };
         let scratch = caller.borrow_stack();
         caller.put_action(&scratch, action)?;
         caller.exchange_signal_action(SIGTRAP, scratch.at, Addr(0))?;
