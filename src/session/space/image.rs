@@ -68,6 +68,7 @@ impl Image {
         let mut copy = Self {
             pid: child,
             pid_inside: ids::pid_inside(child),
+            // The child may get another root, which is looked at with its modules.
             root: self.root.clone(),
             memory,
             code: self.code.fork(guarded),

@@ -139,9 +139,7 @@ impl Python {
             self.passing.clear();
         }
     }
-}
 
-impl Python {
     /// Whether Python's functions are wanted in stacks.
     pub const fn show_python(&mut self, so: bool) {
         self.is_wanted = so;

@@ -16,8 +16,7 @@ const UNKNOWN_SIZE: u64 = 1;
 
 impl Modules {
     /// Looks at the slots of modules that have been linked since: what is called by an allocator function's name counts
-    /// as such a
-    /// function of its module from now on. Whether there was one that had not.
+    /// as such a function of its module from now on. Whether there was one that had not.
     pub(in crate::session::space) fn find_called_functions(&mut self, image: &Image, table: &AllocatorTable) -> bool {
         let mut found = Vec::new();
         let mut settled = Vec::new();
