@@ -5,6 +5,7 @@
 pub mod addr;
 pub mod advice;
 pub mod chunk;
+pub mod engine;
 pub mod figures;
 pub mod glob;
 pub mod leakclass;

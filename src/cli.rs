@@ -23,10 +23,10 @@ mod top;
 mod trace;
 mod values;
 
+use crate::base::engine::EngineChoice;
 use crate::base::glob::Selection;
 use crate::export::output::DEFAULT_OUTPUT;
 use crate::export::{Format, PprofColumns, Value};
-use crate::jump::load::EngineChoice;
 use crate::tracer::control::UserSignal;
 pub use check::{CheckOptions, LeakKinds};
 pub use convert::ConvertOptions;

@@ -71,8 +71,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! To record what a running process allocates from now on (`heaptrace attach`) is the command's alone: it keeps a second
-//! process that gives the target its own code back if the first one is killed, and a library has no such process.
+//! To record what a running process allocates from now on (`heaptrace attach`) is the command's alone: it keeps a
+//! second process that gives the target its own code back if the first one is killed, and a library has no such
+//! process.
 //!
 //! # The flow
 //!
@@ -132,8 +133,8 @@ mod trace;
 mod tracer;
 mod unwinder;
 
+pub use base::engine::EngineChoice;
 pub use export::{ExportOptions, Format, FormatError, PprofColumns, Source, write};
-pub use jump::load::EngineChoice;
 pub use profile::check::CheckRules;
 pub use profile::check::baseline::{Baseline, BaselineError};
 pub use profile::check::suppressions::{SuppressionError, Suppressions};

@@ -8,13 +8,14 @@
 mod heap;
 
 use crate::allocators::AllocatorTable;
+use crate::base::engine::EngineChoice;
 use crate::base::glob::Selection;
 use crate::event::Generation;
 use crate::heap::leaks::ScanOptions;
 use crate::naming::{self, KnownNames, Wanted};
 use crate::profile::Profile;
 use crate::profile::check::CheckRules;
-use crate::session::{self, EngineChoice, LeakScan, OwnSuppressions, Recording, SessionError, Settings, Target};
+use crate::session::{self, LeakScan, OwnSuppressions, Recording, SessionError, Settings, Target};
 use crate::symbols::Search;
 use crate::tracer::TracerError;
 use crate::tracer::control::{Control, SignalMask};
@@ -93,8 +94,8 @@ impl Profiler {
         Self { engine, ..self }
     }
 
-    /// Records a sample: one byte in so many on average, and the block that it lies in. The figures of a profile are then
-    /// estimates of the whole. 0 records all blocks. [`Self::check`] records all of them in any case.
+    /// Records a sample: one byte in so many on average, and the block that it lies in. The figures of a profile are
+    /// then estimates of the whole. 0 records all blocks. [`Self::check`] records all of them in any case.
     #[must_use]
     pub fn sample_interval(self, bytes: u64) -> Self {
         Self { sample_interval: bytes, ..self }

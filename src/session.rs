@@ -82,7 +82,6 @@ mod tracerecord;
 mod trap;
 mod unseen;
 
-pub use crate::jump::load::EngineChoice;
 pub use aftermath::TracingAborted;
 pub use archive::{Archive, ArchivedRecording};
 pub use breakoff::trace;

@@ -1,10 +1,11 @@
 //! From the options that `run` and `attach` share to how a session traces.
 
 use crate::allocators::AllocatorTable;
+use crate::base::engine::EngineChoice;
 use crate::base::glob::Selection;
 use crate::cli::{ProfileOptions, Unwinder};
 use crate::event::Generation;
-use crate::session::{EngineChoice, Settings, new_session_id};
+use crate::session::{Settings, new_session_id};
 use crate::symbols::Search;
 use anyhow::bail;
 use std::path::PathBuf;
@@ -68,8 +69,8 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
     })
 }
 
-/// The engine that was asked for. In builds with debug assertions the environment variable `HEAPTRACE_ENGINE` says which
-/// of the others `auto` is.
+/// The engine that was asked for. In builds with debug assertions the environment variable `HEAPTRACE_ENGINE` says
+/// which of the others `auto` is.
 fn engine(asked: EngineChoice) -> EngineChoice {
     let by_tests = std::env::var("HEAPTRACE_ENGINE").ok().filter(|_| cfg!(debug_assertions));
     let named = |name: &str| EngineChoice::ALL.into_iter().find(|engine| engine.name() == name);

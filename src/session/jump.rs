@@ -36,12 +36,13 @@ mod unknown;
 
 use crate::arch::Regs;
 use crate::base::addr::{Addr, StackId, TaskId};
+use crate::base::engine::EngineChoice;
 use crate::base::memory::ReadMemory;
 use crate::base::progress::Progress;
 use crate::event::calls::{Recorded, ToldOfBlock};
 use crate::jump::layout::{CELL_GONE, Mode};
 use crate::jump::lists::Lists;
-use crate::jump::load::{EngineChoice, Load};
+use crate::jump::load::Load;
 use crate::jump::merge::{Merge, Record};
 use crate::jump::nodes::Nodes;
 use crate::jump::rules::Rules;

@@ -117,6 +117,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "session",
         &[
+            "base/engine",
             "base/addr",
             "base/advice",
             "allocators",
@@ -202,6 +203,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "profiler",
         &[
+            "base/engine",
             "allocators",
             "profile/check",
             "event",
@@ -221,6 +223,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "base/engine",
             "base/addr",
             "profile/check",
             "top/ctl",
@@ -238,6 +241,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "commands",
         &[
+            "base/engine",
             "base/addr",
             "allocators",
             "profile/check",

@@ -19,7 +19,7 @@ const DRAIN: &str = "heaptrace::session::jump::drain::*::drain";
 const CHANGE: &str = "heaptrace::session::jump::promote::try_to_promote";
 
 /// What an attach does for that while the process still runs.
-const AHEAD: &str = "heaptrace::session::space::ahead::*::look_ahead";
+const AHEAD: &str = "heaptrace::session::space::entries::ahead::*::look_ahead";
 
 /// Instructions of an event at most: half as many again as there were when this was written, 13,500, 2,300 and 1,550.
 /// Code without any optimization has most, that of the tests' own profile (1) fewer.

@@ -186,7 +186,7 @@ fn a_module_whose_text_was_moved_since_is_the_same_load() {
 #[test]
 fn memory_of_huge_pages_without_a_file_is_anonymous() {
     let maps = parse(b"200000-400000 r-xp 00000000 00:0f 1234 /anon_hugepage (deleted)\n").unwrap();
-    assert_eq!(maps[0].kind, super::Kind::Anonymous);
+    assert_eq!(maps[0].kind, Anonymous);
 }
 
 #[test]
