@@ -213,7 +213,7 @@ impl Process {
         let began = Instant::now();
         let mut pauses = Pauses::default();
         loop {
-            self.stop_all_threads(None, stops)?;
+            self.tracee.stop_all_threads(None, stops)?;
             let mut places = Vec::new();
             let mut held = 0;
             for (tid, status, stopped) in &stops.waiting {

@@ -471,7 +471,7 @@ impl Process {
         if self.copies.dead.is_empty() || self.teardown.exit.is_some() {
             return;
         }
-        if let Err(error) = self.stop_all_threads(None, stops) {
+        if let Err(error) = self.tracee.stop_all_threads(None, stops) {
             tracing::debug!("{error}");
         }
         let mut overtaken = Vec::new();

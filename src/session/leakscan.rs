@@ -22,22 +22,12 @@ use crate::heap::leaks::roots::ThreadState;
 use crate::image::maps::Mapping;
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::copy::Means;
-use crate::tracer::procfs::{self, Position};
+use crate::tracer::procfs;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, TracerError, control};
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How long a scan waits for threads that it has interrupted.
-const TIMEOUT: Duration = Duration::from_secs(2);
-
-/// After so long those in an uninterruptible sleep, as in a vfork, are no longer waited for.
-const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
-
-/// Pause between two looks at threads that have not stopped yet.
-const PAUSE: Duration = Duration::from_micros(200);
+use std::time::Instant;
 
 /// `SYS_exit`, the end of one thread alone; of a thread that ends with its process the register holds something else.
 const SYS_EXIT: u64 = 60;
@@ -96,7 +86,7 @@ impl Process {
         if tid == self.tracee.pid {
             own.start_frames = self.tracee.space.modules.start_frames(&mut self.tracee.space.image, at_entry, true);
         }
-        let mut threads = self.stop_all_threads(Some(tid), stops)?;
+        let mut threads = self.tracee.stop_all_threads(Some(tid), stops)?;
         threads.push(own);
         if let Some(thread) = thread {
             self.leaks.signal_stacks = self.signal_stacks(thread, stops)?;
@@ -126,7 +116,7 @@ impl Process {
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
             self.leaks.names.insert(tid, procfs::comm(tid));
-            let state = self.stopped_thread(thread, &raw);
+            let state = self.tracee.stopped_thread(thread, &raw);
             self.leaks.ended.push(state);
         }
         if is_last {
@@ -140,7 +130,7 @@ impl Process {
     pub(super) fn scan_and_kill(&mut self, stops: &mut Stops) -> Result<()> {
         if self.tracee.settings.leak_scan.is_some() && self.leaks.done.is_none() {
             let began = Instant::now();
-            let threads = self.stop_all_threads(None, stops)?;
+            let threads = self.tracee.stop_all_threads(None, stops)?;
             match threads.iter().find(|thread| thread.regs.is_some()) {
                 Some(live) => {
                     self.leaks.signal_stacks = self.signal_stacks_of_waiting(stops, None);
@@ -171,10 +161,10 @@ impl Process {
         }
         let began = Instant::now();
         let in_words = |error: TracerError| error.to_string();
-        let mut threads = self.stop_all_threads(present.map(Stopped::tid), stops).map_err(in_words)?;
+        let mut threads = self.tracee.stop_all_threads(present.map(Stopped::tid), stops).map_err(in_words)?;
         if let Some(present) = present {
             let raw = present.registers().map_err(in_words)?;
-            threads.push(self.stopped_thread(present, &raw));
+            threads.push(self.tracee.stopped_thread(present, &raw));
         }
         let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
             return Err("no thread of the program could be stopped".to_owned());
@@ -211,82 +201,6 @@ impl Process {
             Ok(_) => {}
             Err(cause) => self.leaks.failure = Some(cause),
         }
-    }
-
-    /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later,
-    /// in turn with all others.
-    pub(super) fn stop_all_threads(&mut self, present: Option<i32>, stops: &mut Stops) -> Result<Vec<ThreadState>> {
-        let mut asked = BTreeSet::new();
-        let began = Instant::now();
-        loop {
-            stops.collect()?;
-            let stopped: BTreeSet<i32> = stops.waiting.iter().map(|(tid, ..)| *tid).collect();
-            let mut missing =
-                !stops.expected.iter().all(|tid| stopped.contains(tid)) || !stops.announced_are_in(&stopped);
-            for tid in self.tracee.tasks.tids() {
-                let Some(task) = self.tracee.tasks.get(tid).filter(|task| task.role == Role::Thread && !task.ending)
-                else {
-                    continue;
-                };
-                let tid = task.id.tid;
-                let passed_over = || match procfs::state(self.tracee.pid, tid) {
-                    None | Some(b'Z' | b'X') => true,
-                    Some(b'D') => began.elapsed() > PATIENCE_WITH_SLEEPERS,
-                    Some(_) => false,
-                };
-                if present == Some(tid) || stopped.contains(&tid) || passed_over() {
-                    continue;
-                }
-                missing = true;
-                if asked.insert(tid) {
-                    self.tracee.interrupt(tid)?;
-                }
-            }
-            if !missing || began.elapsed() > TIMEOUT {
-                break;
-            }
-            std::thread::sleep(PAUSE);
-        }
-        Ok(self.thread_states(present, stops))
-    }
-
-    /// A thread that stands still. One in a system call holds nothing in its vector registers: the C library's
-    /// functions need not keep them, and what is there is left from what ran before.
-    fn stopped_thread(&mut self, thread: &Stopped, raw: &RawRegs) -> ThreadState {
-        let vectors = if raw.is_in_system_call() { Vec::new() } else { thread.vector_registers().unwrap_or_default() };
-        let mut state = ThreadState::stopped(thread.tid(), raw.regs(), vectors);
-        if thread.tid() == self.tracee.pid {
-            state.start_frames =
-                self.tracee.space.modules.start_frames(&mut self.tracee.space.image, &raw.regs(), false);
-        }
-        state
-    }
-
-    /// The registers of all threads but `except`.
-    fn thread_states(&mut self, except: Option<i32>, stops: &Stops) -> Vec<ThreadState> {
-        let mut states = Vec::new();
-        for (tid, _, stopped) in &stops.waiting {
-            let known = self.tracee.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
-            // A thread that is newer than its record: its first stop waits to be served.
-            if known
-                .unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.tracee.pid))
-                && let Ok(raw) = stopped.registers()
-            {
-                states.push(self.stopped_thread(stopped, &raw));
-            }
-        }
-        for task in self.tracee.tasks.iter().filter(|task| task.role == Role::Thread && !task.ending) {
-            let tid = task.id.tid;
-            if Some(tid) == except || states.iter().any(|state| state.tid == tid) {
-                continue;
-            }
-            if let Position::Blocked { sp, .. } = procfs::position(self.tracee.pid, tid) {
-                states.push(ThreadState::elsewhere(tid, Some(sp.0)));
-            } else if procfs::state(self.tracee.pid, tid).is_some_and(|state| !matches!(state, b'Z' | b'X')) {
-                states.push(ThreadState::elsewhere(tid, None));
-            }
-        }
-        states
     }
 
     /// Reads and classifies. `live`: a thread that stands still.

@@ -1,5 +1,7 @@
 //! What every object of a traced process needs: who the process is, its threads and its memory.
 
+mod standstill;
+
 use super::settings::Settings;
 use super::space::AddressSpace;
 use super::tasks::Tasks;
