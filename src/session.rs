@@ -377,7 +377,7 @@ impl Session {
     }
 
     fn note_end(&mut self, tid: i32, status: WaitStatus) {
-        if self.processes.iter_mut().any(|process| process.note_end_of_copy(tid)) {
+        if self.processes.iter_mut().any(|process| process.copies.note_end_of_copy(&mut process.tracee, tid)) {
             return;
         }
         // The program that was started is our child, also when it was detached from.

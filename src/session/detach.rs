@@ -59,7 +59,7 @@ impl Session {
         let Self { processes, stops, .. } = self;
         for process in processes.iter_mut() {
             process.await_existing();
-            process.end_copies_before_detach(stops);
+            process.copies.end_before_detach(&mut process.tracee, process.teardown.exit, stops);
             process.unpin();
             process.cost.note_peak_resident(process.tracee.pid);
             process.teardown.note_added_memory(&process.tracee, &process.jump);
@@ -142,7 +142,7 @@ impl Session {
         let Self { processes, stops, .. } = self;
         let Some(process) = processes.get_mut(slot).filter(|process| !process.teardown.detaching) else { return };
         process.scan_before_detach(stops);
-        process.end_copies_before_detach(stops);
+        process.copies.end_before_detach(&mut process.tracee, process.teardown.exit, stops);
         (process.teardown.detaching, process.teardown.detached) = (true, true);
         self.detaching += 1;
         process.unpin();

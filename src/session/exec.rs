@@ -35,7 +35,7 @@ impl Session {
             return Ok(Action::Detach);
         }
         process.await_existing();
-        process.end_copies();
+        process.copies.end_all();
         let gone = process.forget_threads();
         gone.into_iter().for_each(|old| stops.forget(old));
         stops.assign(tid, slot);

@@ -99,7 +99,7 @@ impl Process {
         let is_paused = self.observer.is_paused();
         let copy = match self.tracee.settings.copy {
             // what is to be seen in a pause depends on the blocks that are known
-            Some(means) if !is_paused => self.copy(None, means, &mappings, false, stops)?,
+            Some(means) if !is_paused => self.copies.copy(&mut self.tracee, None, means, &mappings, false, stops)?,
             _ => None,
         };
         self.tracee.space.image.memory.stands_still(None);

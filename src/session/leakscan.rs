@@ -171,7 +171,9 @@ impl Process {
         };
         self.leaks.signal_stacks = self.signal_stacks_of_waiting(stops, Some(MAX_ASKING));
         let sources = self.heap_sources(live, threads)?;
-        let copy = means.map_or(Ok(None), |means| self.copy(present, means, &sources.mappings, true, stops));
+        let copy = means.map_or(Ok(None), |means| {
+            self.copies.copy(&mut self.tracee, present, means, &sources.mappings, true, stops)
+        });
         let reading = match copy {
             Ok(Some(Forming::Later)) => return Ok(Captured::Later { stopped_ns: self.cost.note_standstill(began) }),
             Ok(Some(Forming::Copy(lease))) => Reading::Copied(Box::new(sources), lease),

@@ -25,7 +25,7 @@ impl Session {
             self.answer(request);
         }
         for process in self.processes.iter_mut() {
-            process.try_again_for_copies();
+            process.copies.try_again(&mut process.tracee);
             process.awaited.try_again_for_a_thread(&mut process.tracee)?;
         }
         if !self.awaits_existing()
@@ -102,11 +102,13 @@ impl Session {
                     Ok(Answer::Detaching)
                 }
                 Wish::Capture(means) => {
-                    process.begin_capture(means, request.reply, &mut self.stops);
+                    process.copies.want(means, request.reply);
+                    // no thread stands still that could be overtaken
+                    let _ = process.go_on_with_captures(None, &mut self.stops);
                     return;
                 }
                 Wish::EndCopy(copy) => {
-                    process.end_copy(copy);
+                    process.copies.end_copy(copy);
                     Ok(Answer::CopyEnds)
                 }
                 Wish::View { blocks, at: None } => Ok(Answer::Viewed(Box::new(process.interim(blocks)))),

@@ -5,7 +5,7 @@ use super::common::Common;
 use super::cost::CostMeter;
 use super::engine::EngineReport;
 use super::existing::Existing;
-use super::heapcopy::Copies;
+use super::heapcopy::HeapCopies;
 use super::identity::{Identity, Owner};
 use super::jump::JumpEngine;
 use super::leakrecord::LeakWatch;
@@ -46,7 +46,7 @@ pub struct Process {
     pub(super) leaks: LeakWatch,
     pub(super) tests: TestTracker,
     /// Copies of it that are read, or wanted.
-    pub(super) copies: Copies,
+    pub(super) copies: HeapCopies,
     /// Blocks from before the attach, while heaptrace looks for them or passes them on.
     pub(super) existing: Option<Existing>,
     pub(super) children: Children,
@@ -109,7 +109,7 @@ impl Process {
             affinity: None,
             leaks: LeakWatch::default(),
             tests: TestTracker::default(),
-            copies: Copies::default(),
+            copies: HeapCopies::default(),
             existing: None,
             children: Children::default(),
             observer,
@@ -172,7 +172,8 @@ impl Process {
                 self.sigtrap.install_fallback_if_asked(&mut self.tracee, &mut self.teardown, stopped, stops)?;
                 self.awaited.place_at_stop(&mut self.tracee, stopped)?;
                 if self.copies.await_a_thread() {
-                    self.see_to_copies(stopped, stops)?;
+                    self.copies.on_interrupted(&mut self.tracee, stopped)?;
+                    self.go_on_with_captures(Some(stopped), stops)?;
                 }
                 Ok(Action::Resume(0))
             }
@@ -237,7 +238,7 @@ impl Process {
                 let noted = self.on_thread_ending(tid, stopped, stops);
                 self.on_exit(tid);
                 if self.tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {
-                    self.end_copies();
+                    self.copies.end_all();
                     self.tell_near_end();
                 }
                 noted?;
