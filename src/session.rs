@@ -190,7 +190,7 @@ impl Session {
 
     /// Whether the heap of a process lacks blocks from before the attach.
     fn awaits_existing(&self) -> bool {
-        self.processes.iter().any(Process::awaits_existing)
+        self.processes.iter().any(|process| process.existing.are_awaited())
     }
 
     fn goes_on(&self) -> bool {
@@ -210,7 +210,7 @@ impl Session {
         // Only the first process is ever pinned.
         let pinned = self.processes.get(self.first).is_some_and(Process::is_pinned);
         self.common.progress.serves(false);
-        let has_more = self.processes.iter().any(Process::has_existing_to_tell);
+        let has_more = self.processes.iter().any(|process| process.existing.has_some_to_tell());
         let look_until = if has_more { Some(Instant::now()) } else { self.ticker.look_until() };
         let next = self.stops.next(pinned, look_until)?;
         self.common.progress.serves(true);

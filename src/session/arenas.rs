@@ -19,8 +19,7 @@ impl Process {
     /// Tells what each part of each arena holds, if that is of interest, while thread `tid` stands still: the program
     /// is about to end, or its profile is of now.
     pub(super) fn tell_arenas(&mut self, tid: i32) {
-        self.settle();
-        self.await_existing();
+        self.settle_heap();
         let model = self.observer.model();
         let (freed_elsewhere, frees) = model.freed_elsewhere();
         if !advice::is_handed_over(freed_elsewhere, frees) || model.may_have_unknown_blocks() {

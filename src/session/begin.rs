@@ -198,8 +198,8 @@ impl Session {
         self.protect_sharers_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
         if process.tracee.settings.existing {
-            process.look_for_existing(&mut self.stops)?;
-            let Process { tracee, sigtrap, teardown, .. } = &mut *process;
+            let Process { tracee, observer, existing, copies, cost, sigtrap, teardown, .. } = &mut *process;
+            existing.look(tracee, observer, copies, cost, &mut self.stops)?;
             sigtrap.install_fallback_while_all_stand(tracee, teardown, &mut self.stops)?;
         }
         process.sigtrap.begin_to_watch_trap_action();

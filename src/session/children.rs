@@ -188,8 +188,7 @@ impl Process {
     /// The process of `child`, which has just come to be as a copy of the task `parent` of this one, and is stopped.
     fn fork(&mut self, parent: i32, child: &Stopped, common: &Common) -> Result<Self> {
         let tid = child.tid();
-        self.settle();
-        self.await_existing();
+        self.settle_heap();
         self.unpin();
         self.restore_affinity(tid);
         self.note_thread_names();
@@ -206,6 +205,7 @@ impl Process {
         let mut copy = Self::new(tid, observer, space, common);
         copy.tracee.tasks = tasks;
         copy.leaks = self.leaks.fork();
+        copy.existing = self.existing.fork();
         // capacity is told of where it was allocated, which is another process
         copy.fill = self.fill.as_ref().map(|_| fill::Blocks::default());
         if let Some(task) = copy.tracee.tasks.get(tid) {

@@ -58,7 +58,7 @@ impl Session {
     pub(super) fn detach(&mut self) -> Result<(), SessionError> {
         let Self { processes, stops, .. } = self;
         for process in processes.iter_mut() {
-            process.await_existing();
+            process.existing.await_told(&mut process.tracee, &mut process.observer);
             process.copies.end_before_detach(&mut process.tracee, process.teardown.exit, stops);
             process.unpin();
             process.cost.note_peak_resident(process.tracee.pid);

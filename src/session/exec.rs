@@ -34,7 +34,7 @@ impl Session {
             process.note_child_detached(tid);
             return Ok(Action::Detach);
         }
-        process.await_existing();
+        process.existing.await_told(&mut process.tracee, &mut process.observer);
         process.copies.end_all();
         let gone = process.forget_threads();
         gone.into_iter().for_each(|old| stops.forget(old));
@@ -140,6 +140,7 @@ impl Process {
         self.tracee.tasks.add(tid, Role::Thread);
         self.sigtrap.begin_image();
         self.leaks = LeakWatch::default();
+        self.existing.forget();
         self.tests = TestTracker::default();
         self.fill = self.tracee.settings.perturb.then(fill::Blocks::default);
         self.cost.peak_resident = None;

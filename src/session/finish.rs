@@ -25,8 +25,7 @@ impl Process {
     /// What was found out so far, while the process goes on. Its tables are not copied: the figures are for another
     /// thread to sum up. `with_blocks`: the single blocks are wanted, too.
     pub(super) fn interim(&mut self, with_blocks: bool) -> LiveSnapshot {
-        self.settle();
-        self.await_existing();
+        self.settle_heap();
         let heap = self.observer.view(with_blocks);
         self.interim_of(heap)
     }
@@ -90,7 +89,7 @@ impl Process {
             self.cost.note_peak_resident(self.tracee.pid);
         }
         self.jump.end(&mut self.tracee, &mut self.observer);
-        self.await_existing();
+        self.existing.await_told(&mut self.tracee, &mut self.observer);
         if broken_off.is_some() {
             // what the jump engine had left in its rings is of now
             self.cost.measured.wall_ns = self.observer.age_ns();

@@ -54,9 +54,6 @@ pub(super) struct LeakWatch {
     pub(super) names: HashMap<i32, String>,
     /// Memory whose pointers count, as the program says.
     pub(super) regions: Vec<Range<Addr>>,
-    /// Whether all blocks from before the attach are known: the allocator's own memory then holds no pointers that
-    /// count.
-    pub(super) existing_is_known: bool,
     /// The signal stacks of the threads that could be asked for the scan that follows.
     pub(super) signal_stacks: super::kernelheld::SignalStacks,
     pub(super) done: Option<Box<ScanRecord>>,
@@ -71,7 +68,7 @@ impl LeakWatch {
 
     /// That of a copy of the process.
     pub(super) fn fork(&self) -> Self {
-        Self { regions: self.regions.clone(), existing_is_known: self.existing_is_known, ..Self::default() }
+        Self { regions: self.regions.clone(), ..Self::default() }
     }
 
     /// What became of it, for a session that wanted one.

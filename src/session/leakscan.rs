@@ -192,7 +192,7 @@ impl Process {
             return;
         }
         // before it stands still
-        self.await_existing();
+        self.existing.await_told(&mut self.tracee, &mut self.observer);
         match self.capture(None, None, stops).and_then(classified) {
             Ok(Some(LeakScan::Done(mut record))) => {
                 record.snapshot = self.observer.model().snapshot();
@@ -248,8 +248,7 @@ impl Process {
     /// What has to be known of a program that stands still to read its heap, or a copy of it. `live`: one of its
     /// threads that stand still.
     fn heap_sources(&mut self, live: i32, threads: Vec<ThreadState>) -> std::result::Result<HeapSources, String> {
-        self.settle();
-        self.await_existing();
+        self.settle_heap();
         let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
         self.tracee.space.refresh_maps(live).map_err(failed)?;
         if self.tracee.space.image.mappings().is_empty() {
@@ -275,7 +274,7 @@ impl Process {
             thread_names,
             registered: self.leaks.regions.clone(),
             layout: self.tracee.space.modules.heap_layout(&self.tracee.settings.table),
-            heap_is_known: self.leaks.existing_is_known || !self.observer.model().may_have_unknown_blocks(),
+            heap_is_known: self.existing.are_known() || !self.observer.model().may_have_unknown_blocks(),
             ignored: self.observer.model().ignored_blocks().into_iter().collect(),
             table: Arc::clone(&self.tracee.settings.table),
             options: ScanOptions { files: self.tracee.space.image.mapped_files(), ..options },

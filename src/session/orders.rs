@@ -16,7 +16,7 @@ impl Session {
             self.guard_anew();
         }
         for process in self.processes.iter_mut() {
-            process.go_on_with_existing();
+            process.existing.go_on(&mut process.tracee, &mut process.observer);
         }
         for request in std::mem::take(&mut self.postponed) {
             self.answer(request);
@@ -87,8 +87,7 @@ impl Session {
             && (request.pid == ANY || self.processes.find(request.pid).is_some())
         {
             for process in self.processes.iter_mut() {
-                process.settle();
-                process.await_existing();
+                process.settle_heap();
                 process.observer.mark(name, process.tracee.settings.generation.until);
             }
             let _ = request.reply.send(Ok(Answer::Marked));

@@ -11,13 +11,12 @@ use crate::session::space::Probing;
 impl Process {
     /// Pauses, or goes on. False if that was so already.
     pub(super) fn set_paused(&mut self, pause: bool) -> bool {
-        self.settle();
-        self.await_existing();
+        self.settle_heap();
         if !self.observer.set_paused(pause) {
             return false;
         }
         // blocks that come meanwhile are not known
-        self.leaks.existing_is_known = false;
+        self.existing.forget();
         tracing::info!("collecting {}", if pause { "pauses" } else { "goes on" });
         self.apply_probing();
         if let Err(error) = self.awaited.call_for_a_thread(&mut self.tracee) {

@@ -4,7 +4,7 @@ use super::awaited::Awaited;
 use super::common::Common;
 use super::cost::CostMeter;
 use super::engine::EngineReport;
-use super::existing::Existing;
+use super::existing::ExistingBlocks;
 use super::heapcopy::HeapCopies;
 use super::identity::{Identity, Owner};
 use super::jump::JumpEngine;
@@ -47,8 +47,7 @@ pub struct Process {
     pub(super) tests: TestTracker,
     /// Copies of it that are read, or wanted.
     pub(super) copies: HeapCopies,
-    /// Blocks from before the attach, while heaptrace looks for them or passes them on.
-    pub(super) existing: Option<Existing>,
+    pub(super) existing: ExistingBlocks,
     pub(super) children: Children,
     pub(super) observer: Observer,
     pub(super) cost: CostMeter,
@@ -110,7 +109,7 @@ impl Process {
             leaks: LeakWatch::default(),
             tests: TestTracker::default(),
             copies: HeapCopies::default(),
-            existing: None,
+            existing: ExistingBlocks::default(),
             children: Children::default(),
             observer,
             cost: CostMeter::new(pid, Arc::clone(&common.progress)),
@@ -129,6 +128,12 @@ impl Process {
     /// engine drains its rings.
     pub(super) fn settle(&mut self) {
         self.jump.settle(&mut self.tracee, &mut self.observer);
+    }
+
+    /// The same, and all blocks from before the attach are in the model, too: the heap is about to be looked at.
+    pub(super) fn settle_heap(&mut self) {
+        self.settle();
+        self.existing.await_told(&mut self.tracee, &mut self.observer);
     }
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
@@ -233,7 +238,7 @@ impl Process {
             Event::Exit => {
                 self.settle();
                 if self.tracee.tasks.iter().all(|task| task.id.tid == tid || task.role != Role::Thread || task.ending) {
-                    self.await_existing();
+                    self.existing.await_told(&mut self.tracee, &mut self.observer);
                 }
                 let noted = self.on_thread_ending(tid, stopped, stops);
                 self.on_exit(tid);

@@ -92,12 +92,11 @@ impl Process {
 
     /// Clears the way for a child in vfork(2) that is about to be detached from.
     pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
-        self.settle();
-        self.await_existing();
+        self.settle_heap();
         self.tracee.space.image.set_aside_for(child)?;
         if self.tracee.tasks.has_several_threads() {
             self.observer.tell(EventKind::Unobserved);
-            self.leaks.existing_is_known = false;
+            self.existing.forget();
             self.tracee.space.modules.findings.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
@@ -112,8 +111,7 @@ impl Process {
         let Ok(child) = i32::try_from(thread.event_message()?) else { return Ok(()) };
         stops.end_vfork(child);
         if self.tracee.space.image.is_aside_for(child) {
-            self.settle();
-            self.await_existing();
+            self.settle_heap();
             self.observer.observe(EngineReport::CallsUnseen);
             self.tracee.tasks.forget_counted_in_gap();
             self.tracee.space.image.memory.new_stop(tid);
@@ -128,7 +126,7 @@ impl Process {
             }
             self.tracee.space.image.take_up_after(child)?;
             self.observer.tell(EventKind::Unobserved);
-            self.leaks.existing_is_known = false;
+            self.existing.forget();
         }
         Ok(())
     }
