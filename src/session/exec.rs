@@ -9,7 +9,7 @@ use super::{Session, space};
 use crate::event::{Definition, Preexisting, ProcessDefinition};
 use crate::heapmodel::fill;
 use crate::profile::{Amount, Image};
-use crate::session::leakrecord::LeakWatch;
+use crate::session::leakscan::LeakScanner;
 use crate::session::pertest::TestTracker;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
@@ -139,7 +139,7 @@ impl Process {
         self.tracee.tasks.begin_image();
         self.tracee.tasks.add(tid, Role::Thread);
         self.sigtrap.begin_image();
-        self.leaks = LeakWatch::default();
+        self.leaks = LeakScanner::default();
         self.existing.forget();
         self.tests = TestTracker::default();
         self.fill = self.tracee.settings.perturb.then(fill::Blocks::default);

@@ -75,7 +75,10 @@ impl Process {
             self.note_mode(tid);
         }
         if purposes.tags & ANNOTATION_TAG != 0 {
-            self.on_annotation(tid, &regs, at, stops)?;
+            let due = self.leaks.on_annotation(&mut self.tracee, &mut self.observer, (tid, at), &regs, stops)?;
+            if let Some(due) = due {
+                self.scan(due);
+            }
         }
         if purposes.tags & TEST_TAG != 0 {
             self.settle();
@@ -85,7 +88,10 @@ impl Process {
             self.on_resolver(hit, &regs)?;
         }
         if purposes.tags & EXIT_TAG != 0 {
-            self.on_libc_exit(thread, raw, stops)?;
+            let due = self.leaks.on_libc_exit(&mut self.tracee, &self.copies, thread, raw, stops)?;
+            if let Some(due) = due {
+                self.scan(due);
+            }
         }
         if self.tracee.space.probes.has_deferred() {
             self.tracee.space.probes.place_deferred(

@@ -8,7 +8,7 @@ use super::existing::ExistingBlocks;
 use super::heapcopy::HeapCopies;
 use super::identity::{Identity, Owner};
 use super::jump::JumpEngine;
-use super::leakrecord::LeakWatch;
+use super::leakscan::{LeakScanner, ThreadEnding};
 use super::observer::Observer;
 use super::pertest::TestTracker;
 use super::pinning::Pinned;
@@ -43,7 +43,7 @@ pub struct Process {
     pub(super) sigtrap: SigtrapGuard,
     pub(super) teardown: Teardown,
     pub(super) affinity: Option<Pinned>,
-    pub(super) leaks: LeakWatch,
+    pub(super) leaks: LeakScanner,
     pub(super) tests: TestTracker,
     /// Copies of it that are read, or wanted.
     pub(super) copies: HeapCopies,
@@ -106,7 +106,7 @@ impl Process {
             sigtrap: SigtrapGuard::default(),
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
             affinity: None,
-            leaks: LeakWatch::default(),
+            leaks: LeakScanner::default(),
             tests: TestTracker::default(),
             copies: HeapCopies::default(),
             existing: ExistingBlocks::default(),
@@ -240,7 +240,19 @@ impl Process {
                 if self.tracee.tasks.iter().all(|task| task.id.tid == tid || task.role != Role::Thread || task.ending) {
                     self.existing.await_told(&mut self.tracee, &mut self.observer);
                 }
-                let noted = self.on_thread_ending(tid, stopped, stops);
+                let noted = match self.leaks.on_thread_ending(&mut self.tracee, tid, stopped, stops) {
+                    Ok(ThreadEnding::One) => Ok(()),
+                    Ok(ThreadEnding::Last) => {
+                        self.tell_unwritten(tid);
+                        self.tell_arenas(tid);
+                        Ok(())
+                    }
+                    Ok(ThreadEnding::Scan(due)) => {
+                        self.scan(due);
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                };
                 self.on_exit(tid);
                 if self.tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {
                     self.copies.end_all();
