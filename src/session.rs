@@ -208,7 +208,7 @@ impl Session {
     /// Waits for the next stop, or takes one that was collected, and deals with it. False if no task is left.
     fn serve_next(&mut self) -> crate::tracer::Result<bool> {
         // Only the first process is ever pinned.
-        let pinned = self.processes.get(self.first).is_some_and(Process::is_pinned);
+        let pinned = self.processes.get(self.first).is_some_and(|process| process.affinity.is_shared());
         self.common.progress.serves(false);
         let has_more = self.processes.iter().any(|process| process.existing.has_some_to_tell());
         let look_until = if has_more { Some(Instant::now()) } else { self.ticker.look_until() };

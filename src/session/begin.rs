@@ -4,7 +4,7 @@ use super::archive::Archive;
 use super::common::Common;
 use super::error::SessionError;
 use super::observer::Shared;
-use super::pinning::Pinned;
+use super::pinning::Affinity;
 use super::process::Process;
 use super::settings::{Settings, Target};
 use super::slots::Slots;
@@ -93,9 +93,9 @@ impl Session {
 
     fn launch(program: &Program, mask: &SignalMask, common: Common) -> Result<Self, SessionError> {
         let settings = &common.settings;
-        let affinity = if settings.pin { Pinned::pin()? } else { None };
+        let affinity = if settings.pin { Affinity::pin()? } else { Affinity::default() };
         common.make_ahead();
-        let mut child = launch::launch(program, mask, affinity.as_ref().map(Pinned::single), settings.exit_kill)?;
+        let mut child = launch::launch(program, mask, affinity.single(), settings.exit_kill)?;
         let stopped = loop {
             match ptrace::wait(true)? {
                 Waited::Task(tid, WaitStatus::Event(Event::Exec), Some(stopped)) if tid == child.pid => break stopped,

@@ -6,7 +6,6 @@ use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
 use crate::event::Preexisting;
-use crate::heapmodel::fill;
 use crate::session::tasks::Role;
 use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
@@ -20,8 +19,8 @@ impl Session {
         if let Some(slot) = procfs::thread_group(tid)?.and_then(|group| self.processes.find(group)) {
             self.stops.note_arrival(tid);
             if let Some(process) = self.processes.get_mut(slot) {
-                process.unpin();
-                process.restore_affinity(tid);
+                process.affinity.unpin(&process.tracee.tasks);
+                process.affinity.restore(tid);
             }
             self.add_task(slot, tid, Role::Thread);
             stop.slot = Some(slot);
@@ -189,8 +188,8 @@ impl Process {
     fn fork(&mut self, parent: i32, child: &Stopped, common: &Common) -> Result<Self> {
         let tid = child.tid();
         self.settle_heap();
-        self.unpin();
-        self.restore_affinity(tid);
+        self.affinity.unpin(&self.tracee.tasks);
+        self.affinity.restore(tid);
         self.note_thread_names();
         let mut space = self.tracee.space.fork(tid, self.tracee.settings.guardian.as_ref())?;
         // The copy has nothing of the memory that its parent shares with us.
@@ -206,8 +205,6 @@ impl Process {
         copy.tracee.tasks = tasks;
         copy.leaks = self.leaks.fork();
         copy.existing = self.existing.fork();
-        // capacity is told of where it was allocated, which is another process
-        copy.fill = self.fill.as_ref().map(|_| fill::Blocks::default());
         if let Some(task) = copy.tracee.tasks.get(tid) {
             copy.tests = self.tests.fork(parent, task.id);
         }
@@ -235,7 +232,7 @@ impl Process {
             }
             _ => {}
         }
-        self.restore_affinity(tid);
+        self.affinity.restore(tid);
     }
 
     fn clean_copy(&self, child: &Stopped, mut memory: TargetMemory) -> Result<()> {

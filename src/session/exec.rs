@@ -2,12 +2,12 @@
 
 use super::common::Common;
 use super::endings::Ending;
+use super::fill::UnwrittenCapacity;
 use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
 use super::{Session, space};
 use crate::event::{Definition, Preexisting, ProcessDefinition};
-use crate::heapmodel::fill;
 use crate::profile::{Amount, Image};
 use crate::session::leakscan::LeakScanner;
 use crate::session::pertest::TestTracker;
@@ -56,8 +56,8 @@ impl Session {
                 return Ok(Action::Detach);
             }
         };
-        process.unpin();
-        process.restore_affinity(tid);
+        process.affinity.unpin(&process.tracee.tasks);
+        process.affinity.restore(tid);
         process.children.followed += 1;
         process.tracee.space.image.memory.stands_still(None);
         for old in [tid, former] {
@@ -142,7 +142,7 @@ impl Process {
         self.leaks = LeakScanner::default();
         self.existing.forget();
         self.tests = TestTracker::default();
-        self.fill = self.tracee.settings.perturb.then(fill::Blocks::default);
+        self.unwritten = UnwrittenCapacity::new(&self.tracee.settings);
         self.cost.peak_resident = None;
         self.observer.exec();
         self.tracee.hold_probes_back();
@@ -160,7 +160,7 @@ impl Process {
         self.tracee.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
         self.tracee.space.image.code.end_guard();
         self.teardown.detached = true;
-        self.restore_affinity(tid);
+        self.affinity.restore(tid);
         self.sigtrap.note_trap_action_left(&mut self.tracee);
         Action::Detach
     }

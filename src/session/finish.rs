@@ -9,7 +9,6 @@ use super::process::Process;
 use super::recording::Recording;
 use crate::allocators::AllocatorTable;
 use crate::event::{Generation, MarkName};
-use crate::heapmodel::fill;
 use crate::heapmodel::{HeapView, Mark, SiteStats, Snapshot};
 use crate::image::elf::{Elf, SymbolKind};
 use crate::profile::course::HeapHistory;
@@ -156,7 +155,7 @@ impl Process {
         warnings.extend(blind_spots.iter().filter(|what| !self.tracee.warnings.contains(what)).cloned());
         warnings.extend(self.jump.fallbacks_in_words(self.observer.events()));
         warnings.extend(self.tracee.space.python.untold_python());
-        warnings.extend(self.fill.as_ref().and_then(fill::Blocks::untold));
+        warnings.extend(self.unwritten.untold());
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));

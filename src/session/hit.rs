@@ -77,7 +77,7 @@ impl Process {
         if purposes.tags & ANNOTATION_TAG != 0 {
             let due = self.leaks.on_annotation(&mut self.tracee, &mut self.observer, (tid, at), &regs, stops)?;
             if let Some(due) = due {
-                self.scan(due);
+                self.look_at_heap(due.live, Some(due));
             }
         }
         if purposes.tags & TEST_TAG != 0 {
@@ -85,12 +85,13 @@ impl Process {
             self.tests.on_test(&mut self.tracee, &mut self.observer, hit, &regs)?;
         }
         if purposes.tags & RESOLVER_TAG != 0 {
-            self.on_resolver(hit, &regs)?;
+            self.settle();
+            self.resolvers.on_hit(&mut self.tracee, &mut self.observer, hit, &regs)?;
         }
         if purposes.tags & EXIT_TAG != 0 {
             let due = self.leaks.on_libc_exit(&mut self.tracee, &self.copies, thread, raw, stops)?;
             if let Some(due) = due {
-                self.scan(due);
+                self.look_at_heap(due.live, Some(due));
             }
         }
         if self.tracee.space.probes.has_deferred() {
@@ -122,7 +123,7 @@ impl Process {
         let (libunwind, max_depth) = (self.libunwind.as_deref(), self.tracee.settings.max_depth);
         let space = &mut self.tracee.space;
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
-        let fill = self.fill.as_mut();
+        let fill = self.unwritten.blocks.as_mut();
         let table = &self.tracee.settings.table;
         let has_chunks = fill.is_some() && !table.is_declared(function) && REALLOCS.contains(&table.name(function));
         let mut stack = EntryStack {
@@ -222,7 +223,7 @@ impl Process {
         let out = out.and_then(|out| self.tracee.space.image.original_memory().read_u64(out)).map(Addr);
         let size = self.size_at_return(task, site, regs, out.unwrap_or(Addr(regs.result())));
         let returned = Returned { result: regs.result(), out, size };
-        let ending = self.fill.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
+        let ending = self.unwritten.blocks.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
         let mut context = EndedCall {
             stacks: self.tracee.space.modules.unwinder.stacks(),
@@ -233,7 +234,7 @@ impl Process {
         let answer = self.observer.observe(EngineReport::Return(at, &mut context));
         let matched = answer == EngineReply::CallEnded;
         if matched && let Some(operation) = ending {
-            self.note_fill(task, operation, returned);
+            self.unwritten.note_returned(&mut self.tracee, task, operation, returned);
         }
         if matched && self.jump.on().is_some() {
             self.observer.forget_told(task);

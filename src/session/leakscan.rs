@@ -6,6 +6,7 @@
 //! registers of those that had reported before were kept, and their stacks are still mapped. A program that lives on is
 //! read on request, or when it says so itself.
 
+use super::arenas;
 use super::heapcapture::{HeapCapture, HeapRead, HeapSources, Reading};
 use super::heapcopy::{Captured, Forming, HeapCopies};
 use super::kernelheld::{self, MAX_ASKING, SignalStacks};
@@ -67,10 +68,8 @@ pub(super) struct DueScan {
 pub(super) enum ThreadEnding {
     /// Nothing: others are left, or all was looked at before.
     One,
-    /// It is the last one, and no scan is wanted.
-    Last,
-    /// It is the last one: memory is to be read.
-    Scan(DueScan),
+    /// It is the last one: the heap is to be looked at, and scanned if that is wanted.
+    Last(Option<DueScan>),
 }
 
 impl LeakScanner {
@@ -193,7 +192,7 @@ impl LeakScanner {
         let is_last = tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending)
             && !stops.expected.iter().any(is_coming);
         if tracee.settings.leak_scan.is_none() {
-            return Ok(if is_last { ThreadEnding::Last } else { ThreadEnding::One });
+            return Ok(if is_last { ThreadEnding::Last(None) } else { ThreadEnding::One });
         }
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
@@ -205,7 +204,8 @@ impl LeakScanner {
             return Ok(ThreadEnding::One);
         }
         let threads = std::mem::take(&mut self.ended);
-        Ok(ThreadEnding::Scan(DueScan { live: tid, threads, moment: ScanMoment::LastThread, began: Instant::now() }))
+        let (moment, began) = (ScanMoment::LastThread, Instant::now());
+        Ok(ThreadEnding::Last(Some(DueScan { live: tid, threads, moment, began })))
     }
 
     /// The program is about to be killed, as it did not obey SIGTERM: stops it for a scan.
@@ -359,10 +359,13 @@ impl LeakScanner {
 }
 
 impl Process {
-    /// Reads and classifies the heap of the program, which stands still.
-    pub(super) fn scan(&mut self, due: DueScan) {
-        self.tell_unwritten(due.live);
-        self.tell_arenas(due.live);
+    /// The program stands still, as thread `live` does, and is about to end, or wants to be scanned now: tells what its
+    /// heap holds, and makes the scan that is due.
+    pub(super) fn look_at_heap(&mut self, live: i32, due: Option<DueScan>) {
+        self.unwritten.tell(&mut self.tracee, &mut self.observer, live);
+        self.settle_heap();
+        arenas::tell(&mut self.tracee, &mut self.observer, live);
+        let Some(due) = due else { return };
         self.settle_heap();
         let known = self.existing.are_known();
         if let Some(scan) = self.leaks.scan(&mut self.tracee, &mut self.observer, due, known) {
@@ -373,7 +376,7 @@ impl Process {
     /// Reads and classifies the living program, then ends it: it did not obey SIGTERM.
     pub(super) fn scan_and_kill(&mut self, stops: &mut Stops) -> Result<()> {
         if let Some(due) = self.leaks.before_kill(&mut self.tracee, &self.copies, stops)? {
-            self.scan(due);
+            self.look_at_heap(due.live, Some(due));
         }
         match control::send(self.tracee.pid, control::KILL) {
             Err(error) if !error.is_out_of_reach() => Err(error),

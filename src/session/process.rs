@@ -5,14 +5,15 @@ use super::common::Common;
 use super::cost::CostMeter;
 use super::engine::EngineReport;
 use super::existing::ExistingBlocks;
+use super::fill::UnwrittenCapacity;
 use super::heapcopy::HeapCopies;
 use super::identity::{Identity, Owner};
 use super::jump::JumpEngine;
 use super::leakscan::{LeakScanner, ThreadEnding};
 use super::observer::Observer;
 use super::pertest::TestTracker;
-use super::pinning::Pinned;
-use super::resolving::Resolving;
+use super::pinning::Affinity;
+use super::resolving::Resolvers;
 use super::sigtrap::SigtrapGuard;
 use super::space::AddressSpace;
 use super::stop::{Action, Stop};
@@ -21,8 +22,8 @@ use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
 use super::tracee::Tracee;
 use super::trap::leave_for_signal;
+use super::{nearend, unseen};
 use crate::base::progress::Progress;
-use crate::heapmodel::fill;
 use crate::profile::Children;
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
@@ -42,7 +43,7 @@ pub struct Process {
     pub(super) identity: Identity,
     pub(super) sigtrap: SigtrapGuard,
     pub(super) teardown: Teardown,
-    pub(super) affinity: Option<Pinned>,
+    pub(super) affinity: Affinity,
     pub(super) leaks: LeakScanner,
     pub(super) tests: TestTracker,
     /// Copies of it that are read, or wanted.
@@ -52,12 +53,11 @@ pub struct Process {
     pub(super) observer: Observer,
     pub(super) cost: CostMeter,
     pub(super) jump: JumpEngine,
-    /// Blocks whose ends are known, if that is wanted (`--perturb`).
-    pub(super) fill: Option<fill::Blocks>,
+    pub(super) unwritten: UnwrittenCapacity,
     /// Whom probes wait for that take a thread to be placed.
     pub(super) awaited: Awaited,
-    /// Functions that choose one of an allocator's, and run.
-    pub(super) resolving: Vec<Resolving>,
+    /// Functions that choose one of an allocator's.
+    pub(super) resolvers: Resolvers,
     /// Stops of a kind that we do not know.
     pub(super) unknown_stops: u64,
 }
@@ -105,7 +105,7 @@ impl Process {
             },
             sigtrap: SigtrapGuard::default(),
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
-            affinity: None,
+            affinity: Affinity::default(),
             leaks: LeakScanner::default(),
             tests: TestTracker::default(),
             copies: HeapCopies::default(),
@@ -114,9 +114,9 @@ impl Process {
             observer,
             cost: CostMeter::new(pid, Arc::clone(&common.progress)),
             jump: JumpEngine::new(common.settings.jump, Arc::clone(&common.progress)),
-            fill: common.settings.perturb.then(fill::Blocks::default),
+            unwritten: UnwrittenCapacity::new(&common.settings),
             awaited: Awaited::default(),
-            resolving: Vec::new(),
+            resolvers: Resolvers::default(),
             unknown_stops: 0,
         }
     }
@@ -223,7 +223,7 @@ impl Process {
                         self.settle();
                         self.observer.tell(joined);
                     }
-                    self.unpin();
+                    self.affinity.unpin(&self.tracee.tasks);
                 }
                 Ok(Action::Resume(0))
             }
@@ -242,13 +242,8 @@ impl Process {
                 }
                 let noted = match self.leaks.on_thread_ending(&mut self.tracee, tid, stopped, stops) {
                     Ok(ThreadEnding::One) => Ok(()),
-                    Ok(ThreadEnding::Last) => {
-                        self.tell_unwritten(tid);
-                        self.tell_arenas(tid);
-                        Ok(())
-                    }
-                    Ok(ThreadEnding::Scan(due)) => {
-                        self.scan(due);
+                    Ok(ThreadEnding::Last(due)) => {
+                        self.look_at_heap(tid, due);
                         Ok(())
                     }
                     Err(error) => Err(error),
@@ -256,7 +251,9 @@ impl Process {
                 self.on_exit(tid);
                 if self.tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {
                     self.copies.end_all();
-                    self.tell_near_end();
+                    if self.identity.selected {
+                        nearend::tell(&mut self.tracee, &mut self.observer);
+                    }
                 }
                 noted?;
                 Ok(Action::Resume(0))
@@ -271,7 +268,8 @@ impl Process {
         // left, of which any may be the last.
         if tid == self.tracee.pid || self.tracee.tasks.get(self.tracee.pid).is_none_or(|first| first.ending) {
             self.cost.note_peak_resident(tid);
-            self.judge_unseen(tid);
+            self.settle();
+            unseen::judge(&mut self.tracee, &mut self.observer, &self.identity, tid);
         }
         self.sigtrap.forget_thread(tid);
         if tid == self.tracee.pid {
@@ -286,29 +284,10 @@ impl Process {
         }
     }
 
-    /// Whether it shares our CPU.
-    pub(super) fn is_pinned(&self) -> bool {
-        self.affinity.as_ref().is_some_and(Pinned::is_shared)
-    }
-
-    /// Ends the sharing of one CPU: the program has a second thread now.
-    pub(super) fn unpin(&mut self) {
-        if let Some(pinned) = &mut self.affinity {
-            pinned.end(&self.tracee.tasks.tids());
-        }
-    }
-
-    /// Gives a task the CPUs that it would have without us.
-    pub(super) fn restore_affinity(&self, tid: i32) {
-        if let Some(pinned) = &self.affinity {
-            pinned.restore(tid);
-        }
-    }
-
     pub(super) fn end_calls_of(&mut self, task: crate::base::addr::TaskId) {
         self.settle();
         self.observer.observe(EngineReport::End(task));
-        self.resolving.retain(|resolving| !resolving.is_of(task.tid));
+        self.resolvers.forget(task.tid);
     }
 
     /// Reads the maps again: probes for new modules, nothing left of vanished ones.

@@ -72,7 +72,7 @@ impl Process {
         self.children.untraced += 1;
         self.children.untraced_names.push(name);
         (self.teardown.detached_early, self.teardown.detached) = (true, true);
-        self.restore_affinity(tid);
+        self.affinity.restore(tid);
         Ok(Action::Detach)
     }
 
@@ -87,7 +87,7 @@ impl Process {
         if !name.is_empty() && !self.children.untraced_names.contains(&name) {
             self.children.untraced_names.push(name);
         }
-        self.restore_affinity(tid);
+        self.affinity.restore(tid);
     }
 
     /// Clears the way for a child in vfork(2) that is about to be detached from.
