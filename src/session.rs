@@ -6,12 +6,12 @@
 //! | the first of a new task | `Session::on_new_task` | `children.rs` |
 //! | SIGTRAP: a breakpoint of ours, or the program's own | `Process::on_trap` | `trap.rs`, what it means: `hit.rs` |
 //! | another signal | `Process::before_signal` | `trap.rs` |
-//! | a group stop (SIGSTOP and its kin) | `Process::leave_pad_for_signal` | `trap.rs` |
+//! | a group stop (SIGSTOP and its kin) | `Tracee::leave_pad_for_signal` | `trap.rs` |
 //! | an interrupt of ours, or the end of a group stop | `Process::decide` | `process.rs` |
 //! | clone, fork, vfork | `Session::follow_child`, `Stops::announce` | `children.rs`, `stops.rs` |
 //! | the return from vfork | `Process::on_vfork_done` | `detach/early.rs` |
 //! | exec | `Session::on_exec` | `exec.rs` |
-//! | a task is about to end | `Process::on_thread_ending`, `Process::on_exit` | `leakscan.rs`, `process.rs` |
+//! | a task is about to end | `LeakScanner::on_thread_ending`, `Process::on_exit` | `leakscan.rs`, `process.rs` |
 //! | a task has ended | `Session::note_end` | `session.rs` |
 //! | any, of a process that is being detached from | `Session::on_stop_of_detaching` | `detach.rs` |
 //! | any, while all are detached from | `Session::detach_task` | `detach.rs` |
@@ -22,9 +22,9 @@
 //! an `Action` (`stop.rs`), which the loop alone carries out, so that no path can forget to resume a task; only where
 //! tasks are detached from, `detach.rs` resumes and detaches them itself.
 //!
-//! A `Process` consists of parts that know nothing of it (`identity.rs`, `tasks.rs`, `space.rs`, `sigtrap.rs`,
-//! `teardown.rs`, …). What is done with it lies in files by topic, each with an `impl Process` or an `impl Session` of
-//! its own.
+//! A `Process` is dispatch. It consists of objects that know nothing of it, each in its file (`sigtrap.rs`,
+//! `leakscan.rs`, `heapcopy.rs`, `existing.rs`, `jump.rs`, `teardown.rs`, …): they own what they decide about, and get
+//! the `Tracee` and the `Observer` for the rest. What they need to be done elsewhere they answer, and `Process` does it.
 
 mod aftermath;
 mod archive;

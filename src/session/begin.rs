@@ -203,7 +203,7 @@ impl Session {
             sigtrap.install_fallback_while_all_stand(tracee, teardown, &mut self.stops)?;
         }
         process.sigtrap.begin_to_watch_trap_action();
-        process.apply_probing();
+        process.tracee.apply_probing(&process.observer, process.identity.selected);
         process.place_first();
         self.place_early(self.first)
     }
@@ -232,13 +232,13 @@ impl Process {
     /// At an attach: gets to know the image. The probes of the allocator come last, as busy threads run into them at
     /// once.
     fn prepare(&mut self) -> crate::tracer::Result<()> {
-        let live = self.live_task();
-        self.describe_image(self.tracee.pid);
-        self.select_image(live);
-        self.define_image();
+        let live = self.tracee.live_task();
+        self.identity.describe(self.tracee.pid, self.tracee.pid);
+        self.identity.select(&self.tracee.settings, live);
+        self.observer.define(&self.identity.definition());
         self.sigtrap.note_trap_action(&self.tracee, live);
         self.tracee.space.set_probing(Probing::None, &self.tracee.settings.table)?;
-        self.refresh_modules_through_any();
+        self.refresh_modules(None);
         Ok(())
     }
 
@@ -251,17 +251,12 @@ impl Process {
             return;
         }
         // Modules may have come and gone since the image was looked at.
-        self.refresh_modules_through_any();
+        self.refresh_modules(None);
         match self.tracee.space.place_held_back() {
             Err(error) if !error.is_out_of_reach() => self.tracee.warn_once(error.to_string()),
             _ => {}
         }
         // The dynamic linker is watched only now.
-        self.refresh_modules_through_any();
-    }
-
-    /// A task that has not ended, if there is one.
-    fn live_task(&self) -> i32 {
-        procfs::through_any(self.tracee.pid, self.tracee.tasks.tids(), Ok).unwrap_or(self.tracee.pid)
+        self.refresh_modules(None);
     }
 }

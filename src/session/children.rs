@@ -2,9 +2,12 @@
 
 use super::Session;
 use super::common::Common;
+use super::pinning::Affinity;
 use super::process::Process;
+use super::sigtrap::SigtrapGuard;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
+use super::tracee::Tracee;
 use crate::event::Preexisting;
 use crate::session::tasks::Role;
 use crate::tracer::code::write;
@@ -65,7 +68,8 @@ impl Session {
         }
         if let Some(process) = self.processes.get_mut(slot) {
             process.children.untraced += u64::from(is_new);
-            process.clean_copy_to_detach(child);
+            let Process { tracee, sigtrap, affinity, .. } = process;
+            clean_copy_to_detach(tracee, sigtrap, affinity, child);
         }
     }
 
@@ -89,7 +93,7 @@ impl Session {
         };
         for slot in candidates {
             if let Some(process) = self.processes.get_mut(slot)
-                && process.shares_memory(tid)?
+                && process.tracee.shares_memory(tid)?
             {
                 return Ok(Some(slot));
             }
@@ -139,7 +143,7 @@ impl Session {
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
         let stopped = Stopped::regained(child);
         let mut overtaken = None;
-        if process.shares_memory(child)? {
+        if process.tracee.shares_memory(child)? {
             self.add_task(slot, child, Role::VmSharer);
             if let Some(process) = self.processes.get_mut(slot) {
                 overtaken = process.sigtrap.protect_sharer(&mut process.tracee, &stopped);
@@ -172,7 +176,8 @@ impl Session {
             let child = Stopped::regained(tid);
             if let Some(process) = self.processes.get_mut(slot) {
                 process.children.untraced += u64::from(self.stops.begin_detach(tid));
-                process.clean_copy_to_detach(&child);
+                let Process { tracee, sigtrap, affinity, .. } = process;
+                clean_copy_to_detach(tracee, sigtrap, affinity, &child);
             }
             match child.detach(0) {
                 Ok(()) => self.stops.end_detach(tid),
@@ -190,7 +195,7 @@ impl Process {
         self.settle_heap();
         self.affinity.unpin(&self.tracee.tasks);
         self.affinity.restore(tid);
-        self.note_thread_names();
+        self.identity.note_thread_names(&self.tracee);
         let mut space = self.tracee.space.fork(tid, self.tracee.settings.guardian.as_ref())?;
         // The copy has nothing of the memory that its parent shares with us.
         space.image.end_jumps()?;
@@ -215,59 +220,40 @@ impl Process {
         copy.identity.owner = self.identity.owner.clone();
         copy.identity.command.clone_from(&self.identity.command);
         copy.identity.thread_names.clone_from(&self.identity.thread_names);
-        copy.define_image();
+        copy.observer.define(&copy.identity.definition());
         copy.sigtrap.inherit(&mut copy.tracee, &mut copy.teardown, (&self.sigtrap, parent), child)?;
         self.children.followed += 1;
         Ok(copy)
     }
+}
 
-    /// Gives a forked child, which is stopped and has one thread, its original code back. The order is the one in which
-    /// it lives on if we are killed meanwhile: without breakpoints it needs no handler, without the handler and its
-    /// remote call no pads.
-    fn clean_copy_to_detach(&mut self, child: &Stopped) {
-        let tid = child.tid();
-        match TargetMemory::open(tid, tid).and_then(|memory| self.clean_copy(child, memory)) {
-            Err(error) if !error.is_out_of_reach() => {
-                self.tracee.warn_once(format!("the code of child {tid} could not be restored: {error}"));
-            }
-            _ => {}
+/// Gives a forked child, which is stopped and has one thread, its original code back. The order is the one in which
+/// it lives on if we are killed meanwhile: without breakpoints it needs no handler, without the handler and its
+/// remote call no pads.
+fn clean_copy_to_detach(tracee: &mut Tracee, sigtrap: &SigtrapGuard, affinity: &Affinity, child: &Stopped) {
+    let tid = child.tid();
+    match TargetMemory::open(tid, tid).and_then(|memory| clean_copy(tracee, sigtrap, child, memory)) {
+        Err(error) if !error.is_out_of_reach() => {
+            tracee.warn_once(format!("the code of child {tid} could not be restored: {error}"));
         }
-        self.affinity.restore(tid);
+        _ => {}
     }
+    affinity.restore(tid);
+}
 
-    fn clean_copy(&self, child: &Stopped, mut memory: TargetMemory) -> Result<()> {
-        memory.stands_still(Some(child.tid()));
-        let patches = self.tracee.space.image.code.patches();
-        // The child's life hangs on it.
-        insist(|| write::restore_copy(&mut memory, patches))?;
-        match self.sigtrap.free_child_of_fallback(&self.tracee, child, &mut memory) {
-            Err(error) if error.is_out_of_reach() => return Err(error),
-            // Its code is still there, then.
-            Err(error) => {
-                tracing::warn!("{error}");
-                return Ok(());
-            }
-            Ok(()) => {}
+fn clean_copy(tracee: &Tracee, sigtrap: &SigtrapGuard, child: &Stopped, mut memory: TargetMemory) -> Result<()> {
+    memory.stands_still(Some(child.tid()));
+    let patches = tracee.space.image.code.patches();
+    // The child's life hangs on it.
+    insist(|| write::restore_copy(&mut memory, patches))?;
+    match sigtrap.free_child_of_fallback(tracee, child, &mut memory) {
+        Err(error) if error.is_out_of_reach() => return Err(error),
+        // Its code is still there, then.
+        Err(error) => {
+            tracing::warn!("{error}");
+            return Ok(());
         }
-        insist(|| write::clear_own(&mut memory, patches, None))
+        Ok(()) => {}
     }
-
-    /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
-    /// clone(CLONE_VM|SIGCHLD) is reported as a fork.
-    fn shares_memory(&mut self, tid: i32) -> Result<bool> {
-        // Threads that have ended have no memory any more, also before that is reported.
-        let threads = self.tracee.tasks.iter().filter(|task| task.role == Role::Thread);
-        let mut is_known = false;
-        for same in threads.map(|task| procfs::same_memory(tid, task.id.tid)) {
-            if same == Some(true) {
-                return Ok(true);
-            }
-            is_known |= same.is_some();
-        }
-        if is_known {
-            return Ok(false);
-        }
-        // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
-        Ok(self.tracee.space.image.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true))
-    }
+    insist(|| write::clear_own(&mut memory, patches, None))
 }

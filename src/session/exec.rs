@@ -7,8 +7,7 @@ use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
 use super::{Session, space};
-use crate::event::{Definition, Preexisting, ProcessDefinition};
-use crate::profile::{Amount, Image};
+use crate::event::Preexisting;
 use crate::session::leakscan::LeakScanner;
 use crate::session::pertest::TestTracker;
 use crate::session::space::AddressSpace;
@@ -123,7 +122,7 @@ impl Process {
             if let Some(endings) = self.tracee.settings.endings.clone().filter(|_| self.observer.events() > 0) {
                 endings.tell(Ending::Image(Box::new(self.interim(false))), &common.settings.requests);
             }
-            self.end_image();
+            self.identity.end_image(self.tracee.pid, self.observer.model().totals());
         }
         if self.tracee.settings.leak_scan.is_some() {
             space.probes.watch_exit();
@@ -177,47 +176,13 @@ impl Process {
         threads.into_iter().map(|task| task.tid).collect()
     }
 
-    /// Keeps the totals of the image that exec has just replaced.
-    fn end_image(&mut self) {
-        let totals = self.observer.model().totals();
-        self.identity.images.push(Image {
-            pid: self.tracee.pid,
-            program: std::mem::take(&mut self.identity.program),
-            totals,
-            gone_with_exec: Amount { objects: totals.live_blocks, bytes: totals.live_bytes },
-        });
-    }
-
     /// At the first stop of a new image, before its first instruction.
     pub(super) fn begin_image(&mut self, tid: i32) {
-        self.describe_image(tid);
+        self.identity.describe(self.tracee.pid, tid);
         self.sigtrap.note_trap_action(&self.tracee, tid);
-        self.select_image(tid);
-        self.define_image();
-        self.apply_probing();
-        self.refresh_modules(tid);
-    }
-
-    /// Whether the current image is one of those that are to be traced.
-    pub(super) fn select_image(&mut self, tid: i32) {
-        let executable = procfs::executable(tid).unwrap_or_default();
-        self.identity.selected = self.tracee.settings.selection.takes(&executable, &self.identity.program);
-    }
-
-    /// Tells the readers of the process's events what it is now.
-    pub(super) fn define_image(&mut self) {
-        self.observer.define(&Definition::Process(ProcessDefinition {
-            parent: self.identity.parent,
-            program: &self.identity.program,
-            command: &self.identity.command,
-            cwd: &self.identity.cwd,
-        }));
-    }
-
-    /// Notes name and command line of the current image.
-    pub(super) fn describe_image(&mut self, tid: i32) {
-        self.identity.command = procfs::command_line(self.tracee.pid);
-        self.identity.program = procfs::program_name(self.tracee.pid, tid);
-        self.identity.owner.note(tid);
+        self.identity.select(&self.tracee.settings, tid);
+        self.observer.define(&self.identity.definition());
+        self.tracee.apply_probing(&self.observer, self.identity.selected);
+        self.refresh_modules(Some(tid));
     }
 }

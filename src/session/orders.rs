@@ -2,6 +2,7 @@
 
 use super::Session;
 use super::error::SessionError;
+use super::interim::LiveSnapshot;
 use super::requests::{ANY, Answer, Request, Wish};
 use crate::tracer::control;
 use crate::tracer::guardian::Guardian;
@@ -111,9 +112,13 @@ impl Session {
                     Ok(Answer::CopyEnds)
                 }
                 Wish::View { blocks, at: None } => Ok(Answer::Viewed(Box::new(process.interim(blocks)))),
-                Wish::View { at: Some(mark), .. } => {
-                    process.interim_at(&mark).map(|interim| Answer::Viewed(Box::new(interim)))
-                }
+                Wish::View { at: Some(mark), .. } => match process.observer.heap_at(&mark).cloned() {
+                    Ok(heap) => {
+                        let interim = LiveSnapshot { at: Some(mark), ..process.interim_of(heap) };
+                        Ok(Answer::Viewed(Box::new(interim)))
+                    }
+                    Err(why) => Err(why),
+                },
                 Wish::Mark(_) => Ok(Answer::Marked),
                 Wish::Pause(pause) => {
                     self.common.control.request_pause(pause);

@@ -155,7 +155,10 @@ impl Process {
                 self.on_routine_fault(stopped, signal, stops)
             }
             WaitStatus::Signal(signal) => {
-                self.on_signal(tid, stopped, signal)?;
+                self.before_signal(tid, stopped)?;
+                if is_fault(signal) {
+                    self.progress.fault();
+                }
                 Ok(Action::Resume(signal))
             }
             WaitStatus::GroupStop(_) => {
@@ -190,15 +193,6 @@ impl Process {
             }
             WaitStatus::Exited(_) | WaitStatus::Signaled(_) => Ok(Action::Gone),
         }
-    }
-
-    /// A thread is about to get a signal that is neither a trap nor a fault of ours.
-    pub(super) fn on_signal(&mut self, tid: i32, stopped: &Stopped, signal: i32) -> Result<()> {
-        self.before_signal(tid, stopped)?;
-        if is_fault(signal) {
-            self.progress.fault();
-        }
-        Ok(())
     }
 
     /// Before a signal is delivered: its handler must see an untouched program.
@@ -280,7 +274,7 @@ impl Process {
             self.jump.free_cell(&mut self.tracee, &mut self.observer, task.id);
             self.end_calls_of(task.id);
             self.tests.end_tests_of(&mut self.observer, task.id);
-            self.release_dropped_sites();
+            self.tracee.release_dropped_sites(&mut self.observer);
         }
     }
 
@@ -290,21 +284,15 @@ impl Process {
         self.resolvers.forget(task.tid);
     }
 
-    /// Reads the maps again: probes for new modules, nothing left of vanished ones.
-    pub(super) fn refresh_modules(&mut self, tid: i32) {
-        let refreshed = self.tracee.space.refresh(tid, &self.tracee.settings.table, &self.tracee.settings.search);
-        self.note_refreshed(refreshed);
-    }
-
-    /// The same while threads run, each of which may end at any moment.
-    pub(super) fn refresh_modules_through_any(&mut self) {
+    /// Reads the maps again: probes for new modules, nothing left of vanished ones. None: threads run, each of which may
+    /// end at any moment.
+    pub(super) fn refresh_modules(&mut self, tid: Option<i32>) {
         let Tracee { pid, tasks, space, settings, .. } = &mut self.tracee;
-        let look = |tid| space.refresh(tid, &settings.table, &settings.search);
-        let refreshed = procfs::through_any(*pid, tasks.tids(), look);
-        self.note_refreshed(refreshed);
-    }
-
-    fn note_refreshed(&mut self, refreshed: Result<Vec<String>>) {
+        let mut look = |tid| space.refresh(tid, &settings.table, &settings.search);
+        let refreshed = match tid {
+            Some(tid) => look(tid),
+            None => procfs::through_any(*pid, tasks.tids(), look),
+        };
         match refreshed {
             Ok(warnings) => {
                 for warning in warnings {
