@@ -24,7 +24,7 @@
 //!
 //! A `Process` is dispatch. It consists of objects that know nothing of it, each in its file (`sigtrap.rs`,
 //! `leakscan.rs`, `heapcopy.rs`, `existing.rs`, `jump.rs`, `teardown.rs`, …): they own what they decide about, and get
-//! the `Tracee` and the `Observer` for the rest. What they need to be done elsewhere they answer, and `Process` does it.
+//! the `Tracee` and the `Observer` for the rest. What is to be done elsewhere they answer, and `Process` does it.
 
 mod aftermath;
 mod archive;

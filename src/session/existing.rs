@@ -4,8 +4,8 @@
 //! block that is there at that moment is in the copy, and whatever happens to it later is seen. Only a thread that is
 //! inside of the allocator then may have handed out or taken back a block that does not look so yet. Such a thread goes
 //! on until it stands elsewhere. A thread of ours walks the copy while the process runs on. Until that is done the
-//! events are held back (`observer/held.rs`); who needs the heap waits ([`ExistingBlocks::await_told`]). Where there can
-//! be no copy, the process stands still while its own heap is walked.
+//! events are held back (`observer/held.rs`); who needs the heap waits ([`ExistingBlocks::await_told`]). Where there
+//! can be no copy, the process stands still while its own heap is walked.
 
 use super::cost::CostMeter;
 use super::heapcopy::{CopyLease, Forming, HeapCopies};

@@ -179,7 +179,8 @@ impl Drop for CopyLease {
 }
 
 impl HeapCopies {
-    /// Somebody wants the heap, and hears of it as soon as a thread stands where it can make a copy, if there can be one.
+    /// Somebody wants the heap, and hears of it as soon as a thread stands where it can make a copy, if there can be
+    /// one.
     pub(super) fn want(&mut self, means: Option<Means>, reply: Sender<Reply>) {
         self.wanted.push_back(Wanted { means, reply, tries: MAX_TRIES, stopped_ns: 0 });
     }

@@ -284,8 +284,8 @@ impl Process {
         self.resolvers.forget(task.tid);
     }
 
-    /// Reads the maps again: probes for new modules, nothing left of vanished ones. None: threads run, each of which may
-    /// end at any moment.
+    /// Reads the maps again: probes for new modules, nothing left of vanished ones. None: threads run, each of which
+    /// may end at any moment.
     pub(super) fn refresh_modules(&mut self, tid: Option<i32>) {
         let Tracee { pid, tasks, space, settings, .. } = &mut self.tracee;
         let mut look = |tid| space.refresh(tid, &settings.table, &settings.search);
