@@ -6,12 +6,12 @@
 //! | the first of a new task | `Session::on_new_task` | `children.rs` |
 //! | SIGTRAP: a breakpoint of ours, or the program's own | `Process::on_trap` | `trap.rs`, what it means: `hit.rs` |
 //! | another signal | `Process::before_signal` | `trap.rs` |
-//! | a group stop (SIGSTOP and its kin) | `Process::leave_pad_for_signal` | `trap.rs` |
+//! | a group stop (SIGSTOP and its kin) | `Tracee::leave_pad_for_signal` | `trap.rs` |
 //! | an interrupt of ours, or the end of a group stop | `Process::decide` | `process.rs` |
 //! | clone, fork, vfork | `Session::follow_child`, `Stops::announce` | `children.rs`, `stops.rs` |
 //! | the return from vfork | `Process::on_vfork_done` | `detach/early.rs` |
 //! | exec | `Session::on_exec` | `exec.rs` |
-//! | a task is about to end | `Process::on_thread_ending`, `Process::on_exit` | `leakscan.rs`, `process.rs` |
+//! | a task is about to end | `LeakScanner::on_thread_ending`, `Process::on_exit` | `leakscan.rs`, `process.rs` |
 //! | a task has ended | `Session::note_end` | `session.rs` |
 //! | any, of a process that is being detached from | `Session::on_stop_of_detaching` | `detach.rs` |
 //! | any, while all are detached from | `Session::detach_task` | `detach.rs` |
@@ -22,9 +22,9 @@
 //! an `Action` (`stop.rs`), which the loop alone carries out, so that no path can forget to resume a task; only where
 //! tasks are detached from, `detach.rs` resumes and detaches them itself.
 //!
-//! A `Process` consists of parts that know nothing of it (`identity.rs`, `tasks.rs`, `space.rs`, `sigtrap.rs`,
-//! `teardown.rs`, …). What is done with it lies in files by topic, each with an `impl Process` or an `impl Session` of
-//! its own.
+//! A `Process` is dispatch. It consists of objects that know nothing of it, each in its file (`sigtrap.rs`,
+//! `leakscan.rs`, `heapcopy.rs`, `existing.rs`, `jump.rs`, `teardown.rs`, …): they own what they decide about, and get
+//! the `Tracee` and the `Observer` for the rest. What is to be done elsewhere they answer, and `Process` does it.
 
 mod aftermath;
 mod archive;
@@ -189,7 +189,7 @@ impl Session {
 
     /// Whether the heap of a process lacks blocks from before the attach.
     fn awaits_existing(&self) -> bool {
-        self.processes.iter().any(Process::awaits_existing)
+        self.processes.iter().any(|process| process.existing.are_awaited())
     }
 
     fn goes_on(&self) -> bool {
@@ -207,9 +207,9 @@ impl Session {
     /// Waits for the next stop, or takes one that was collected, and deals with it. False if no task is left.
     fn serve_next(&mut self) -> crate::tracer::Result<bool> {
         // Only the first process is ever pinned.
-        let pinned = self.processes.get(self.first).is_some_and(Process::is_pinned);
+        let pinned = self.processes.get(self.first).is_some_and(|process| process.affinity.is_shared());
         self.common.progress.serves(false);
-        let has_more = self.processes.iter().any(Process::has_existing_to_tell);
+        let has_more = self.processes.iter().any(|process| process.existing.has_some_to_tell());
         let look_until = if has_more { Some(Instant::now()) } else { self.ticker.look_until() };
         let next = self.stops.next(pinned, look_until)?;
         self.common.progress.serves(true);
@@ -376,7 +376,7 @@ impl Session {
     }
 
     fn note_end(&mut self, tid: i32, status: WaitStatus) {
-        if self.processes.iter_mut().any(|process| process.note_end_of_copy(tid)) {
+        if self.processes.iter_mut().any(|process| process.copies.note_end_of_copy(&mut process.tracee, tid)) {
             return;
         }
         // The program that was started is our child, also when it was detached from.

@@ -4,7 +4,7 @@ use super::archive::Archive;
 use super::common::Common;
 use super::error::SessionError;
 use super::observer::Shared;
-use super::pinning::Pinned;
+use super::pinning::Affinity;
 use super::process::Process;
 use super::settings::{Settings, Target};
 use super::slots::Slots;
@@ -93,9 +93,9 @@ impl Session {
 
     fn launch(program: &Program, mask: &SignalMask, common: Common) -> Result<Self, SessionError> {
         let settings = &common.settings;
-        let affinity = if settings.pin { Pinned::pin()? } else { None };
+        let affinity = if settings.pin { Affinity::pin()? } else { Affinity::default() };
         common.make_ahead();
-        let mut child = launch::launch(program, mask, affinity.as_ref().map(Pinned::single), settings.exit_kill)?;
+        let mut child = launch::launch(program, mask, affinity.single(), settings.exit_kill)?;
         let stopped = loop {
             match ptrace::wait(true)? {
                 Waited::Task(tid, WaitStatus::Event(Event::Exec), Some(stopped)) if tid == child.pid => break stopped,
@@ -198,12 +198,12 @@ impl Session {
         self.protect_sharers_early(self.first)?;
         let Some(process) = self.processes.get_mut(self.first) else { return Ok(()) };
         if process.tracee.settings.existing {
-            process.look_for_existing(&mut self.stops)?;
-            let Process { tracee, sigtrap, teardown, .. } = &mut *process;
+            let Process { tracee, observer, existing, copies, cost, sigtrap, teardown, .. } = &mut *process;
+            existing.look(tracee, observer, copies, cost, &mut self.stops)?;
             sigtrap.install_fallback_while_all_stand(tracee, teardown, &mut self.stops)?;
         }
         process.sigtrap.begin_to_watch_trap_action();
-        process.apply_probing();
+        process.tracee.apply_probing(&process.observer, process.identity.selected);
         process.place_first();
         self.place_early(self.first)
     }
@@ -232,13 +232,13 @@ impl Process {
     /// At an attach: gets to know the image. The probes of the allocator come last, as busy threads run into them at
     /// once.
     fn prepare(&mut self) -> crate::tracer::Result<()> {
-        let live = self.live_task();
-        self.describe_image(self.tracee.pid);
-        self.select_image(live);
-        self.define_image();
+        let live = self.tracee.live_task();
+        self.identity.describe(self.tracee.pid, self.tracee.pid);
+        self.identity.select(&self.tracee.settings, live);
+        self.observer.define(&self.identity.definition());
         self.sigtrap.note_trap_action(&self.tracee, live);
         self.tracee.space.set_probing(Probing::None, &self.tracee.settings.table)?;
-        self.refresh_modules_through_any();
+        self.refresh_modules(None);
         Ok(())
     }
 
@@ -251,17 +251,12 @@ impl Process {
             return;
         }
         // Modules may have come and gone since the image was looked at.
-        self.refresh_modules_through_any();
+        self.refresh_modules(None);
         match self.tracee.space.place_held_back() {
             Err(error) if !error.is_out_of_reach() => self.tracee.warn_once(error.to_string()),
             _ => {}
         }
         // The dynamic linker is watched only now.
-        self.refresh_modules_through_any();
-    }
-
-    /// A task that has not ended, if there is one.
-    fn live_task(&self) -> i32 {
-        procfs::through_any(self.tracee.pid, self.tracee.tasks.tids(), Ok).unwrap_or(self.tracee.pid)
+        self.refresh_modules(None);
     }
 }

@@ -5,12 +5,10 @@ use super::Session;
 use super::aftermath::{TargetState, TracingAborted};
 use super::endings::Ending;
 use super::error::SessionError;
-use super::process::Process;
 use super::settings::{Settings, Target};
 use super::traced::Traced;
 use crate::base::progress::Progress;
 use crate::tracer::control::Control;
-use crate::tracer::procfs;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -100,7 +98,7 @@ impl Session {
     /// What has become of the target when nothing of ours is to be done any more: of several processes, of the one that
     /// it is worst for.
     fn aftermath(&self) -> TargetState {
-        let mut all = self.processes.iter().map(Process::aftermath);
+        let mut all = self.processes.iter().map(|process| process.teardown.aftermath(&process.tracee));
         let first = all.next().unwrap_or(TargetState::Ended);
         all.fold(first, |worst, next| if next.severity() > worst.severity() { next } else { worst })
     }
@@ -108,7 +106,8 @@ impl Session {
     /// The program that was started, if it runs on.
     fn child_that_lives_on(&self) -> Option<i32> {
         let first = self.processes.find(self.first_pid).and_then(|slot| self.processes.get(slot))?;
-        (!self.common.attached && first.aftermath().survivor().is_some()).then_some(first.tracee.pid)
+        (!self.common.attached && first.teardown.aftermath(&first.tracee).survivor().is_some())
+            .then_some(first.tracee.pid)
     }
 
     /// Ends the session: what it has found out, until it was broken off if it was.
@@ -131,14 +130,5 @@ impl Session {
         let first = first.or_else(|| others.pop().map(|first| archive.take(first)))?;
         others.reverse();
         Some(Traced { first, is_renumbered, others, archive, unsaved: false })
-    }
-}
-
-impl Process {
-    /// What has become of the process when nothing of ours is to be done any more.
-    pub(super) fn aftermath(&self) -> TargetState {
-        let is_gone = self.tracee.tasks.is_empty()
-            && matches!(procfs::state(self.tracee.pid, self.tracee.pid), None | Some(b'Z' | b'X'));
-        self.teardown.aftermath(self.tracee.pid, is_gone)
     }
 }

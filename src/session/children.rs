@@ -2,11 +2,13 @@
 
 use super::Session;
 use super::common::Common;
+use super::pinning::Affinity;
 use super::process::Process;
+use super::sigtrap::SigtrapGuard;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
+use super::tracee::Tracee;
 use crate::event::Preexisting;
-use crate::heapmodel::fill;
 use crate::session::tasks::Role;
 use crate::tracer::code::write;
 use crate::tracer::memory::TargetMemory;
@@ -20,8 +22,8 @@ impl Session {
         if let Some(slot) = procfs::thread_group(tid)?.and_then(|group| self.processes.find(group)) {
             self.stops.note_arrival(tid);
             if let Some(process) = self.processes.get_mut(slot) {
-                process.unpin();
-                process.restore_affinity(tid);
+                process.affinity.unpin(&process.tracee.tasks);
+                process.affinity.restore(tid);
             }
             self.add_task(slot, tid, Role::Thread);
             stop.slot = Some(slot);
@@ -66,7 +68,8 @@ impl Session {
         }
         if let Some(process) = self.processes.get_mut(slot) {
             process.children.untraced += u64::from(is_new);
-            process.clean_copy_to_detach(child);
+            let Process { tracee, sigtrap, affinity, .. } = process;
+            clean_copy_to_detach(tracee, sigtrap, affinity, child);
         }
     }
 
@@ -90,7 +93,7 @@ impl Session {
         };
         for slot in candidates {
             if let Some(process) = self.processes.get_mut(slot)
-                && process.shares_memory(tid)?
+                && process.tracee.shares_memory(tid)?
             {
                 return Ok(Some(slot));
             }
@@ -140,7 +143,7 @@ impl Session {
         let Some(process) = self.processes.get_mut(slot) else { return Ok(()) };
         let stopped = Stopped::regained(child);
         let mut overtaken = None;
-        if process.shares_memory(child)? {
+        if process.tracee.shares_memory(child)? {
             self.add_task(slot, child, Role::VmSharer);
             if let Some(process) = self.processes.get_mut(slot) {
                 overtaken = process.sigtrap.protect_sharer(&mut process.tracee, &stopped);
@@ -173,7 +176,8 @@ impl Session {
             let child = Stopped::regained(tid);
             if let Some(process) = self.processes.get_mut(slot) {
                 process.children.untraced += u64::from(self.stops.begin_detach(tid));
-                process.clean_copy_to_detach(&child);
+                let Process { tracee, sigtrap, affinity, .. } = process;
+                clean_copy_to_detach(tracee, sigtrap, affinity, &child);
             }
             match child.detach(0) {
                 Ok(()) => self.stops.end_detach(tid),
@@ -188,11 +192,10 @@ impl Process {
     /// The process of `child`, which has just come to be as a copy of the task `parent` of this one, and is stopped.
     fn fork(&mut self, parent: i32, child: &Stopped, common: &Common) -> Result<Self> {
         let tid = child.tid();
-        self.settle();
-        self.await_existing();
-        self.unpin();
-        self.restore_affinity(tid);
-        self.note_thread_names();
+        self.settle_heap();
+        self.affinity.unpin(&self.tracee.tasks);
+        self.affinity.restore(tid);
+        self.identity.note_thread_names(&self.tracee);
         let mut space = self.tracee.space.fork(tid, self.tracee.settings.guardian.as_ref())?;
         // The copy has nothing of the memory that its parent shares with us.
         space.image.end_jumps()?;
@@ -206,8 +209,7 @@ impl Process {
         let mut copy = Self::new(tid, observer, space, common);
         copy.tracee.tasks = tasks;
         copy.leaks = self.leaks.fork();
-        // capacity is told of where it was allocated, which is another process
-        copy.fill = self.fill.as_ref().map(|_| fill::Blocks::default());
+        copy.existing = self.existing.fork();
         if let Some(task) = copy.tracee.tasks.get(tid) {
             copy.tests = self.tests.fork(parent, task.id);
         }
@@ -218,59 +220,40 @@ impl Process {
         copy.identity.owner = self.identity.owner.clone();
         copy.identity.command.clone_from(&self.identity.command);
         copy.identity.thread_names.clone_from(&self.identity.thread_names);
-        copy.define_image();
+        copy.observer.define(&copy.identity.definition());
         copy.sigtrap.inherit(&mut copy.tracee, &mut copy.teardown, (&self.sigtrap, parent), child)?;
         self.children.followed += 1;
         Ok(copy)
     }
+}
 
-    /// Gives a forked child, which is stopped and has one thread, its original code back. The order is the one in which
-    /// it lives on if we are killed meanwhile: without breakpoints it needs no handler, without the handler and its
-    /// remote call no pads.
-    fn clean_copy_to_detach(&mut self, child: &Stopped) {
-        let tid = child.tid();
-        match TargetMemory::open(tid, tid).and_then(|memory| self.clean_copy(child, memory)) {
-            Err(error) if !error.is_out_of_reach() => {
-                self.tracee.warn_once(format!("the code of child {tid} could not be restored: {error}"));
-            }
-            _ => {}
+/// Gives a forked child, which is stopped and has one thread, its original code back. The order is the one in which
+/// it lives on if we are killed meanwhile: without breakpoints it needs no handler, without the handler and its
+/// remote call no pads.
+fn clean_copy_to_detach(tracee: &mut Tracee, sigtrap: &SigtrapGuard, affinity: &Affinity, child: &Stopped) {
+    let tid = child.tid();
+    match TargetMemory::open(tid, tid).and_then(|memory| clean_copy(tracee, sigtrap, child, memory)) {
+        Err(error) if !error.is_out_of_reach() => {
+            tracee.warn_once(format!("the code of child {tid} could not be restored: {error}"));
         }
-        self.restore_affinity(tid);
+        _ => {}
     }
+    affinity.restore(tid);
+}
 
-    fn clean_copy(&self, child: &Stopped, mut memory: TargetMemory) -> Result<()> {
-        memory.stands_still(Some(child.tid()));
-        let patches = self.tracee.space.image.code.patches();
-        // The child's life hangs on it.
-        insist(|| write::restore_copy(&mut memory, patches))?;
-        match self.sigtrap.free_child_of_fallback(&self.tracee, child, &mut memory) {
-            Err(error) if error.is_out_of_reach() => return Err(error),
-            // Its code is still there, then.
-            Err(error) => {
-                tracing::warn!("{error}");
-                return Ok(());
-            }
-            Ok(()) => {}
+fn clean_copy(tracee: &Tracee, sigtrap: &SigtrapGuard, child: &Stopped, mut memory: TargetMemory) -> Result<()> {
+    memory.stands_still(Some(child.tid()));
+    let patches = tracee.space.image.code.patches();
+    // The child's life hangs on it.
+    insist(|| write::restore_copy(&mut memory, patches))?;
+    match sigtrap.free_child_of_fallback(tracee, child, &mut memory) {
+        Err(error) if error.is_out_of_reach() => return Err(error),
+        // Its code is still there, then.
+        Err(error) => {
+            tracing::warn!("{error}");
+            return Ok(());
         }
-        insist(|| write::clear_own(&mut memory, patches, None))
+        Ok(()) => {}
     }
-
-    /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
-    /// clone(CLONE_VM|SIGCHLD) is reported as a fork.
-    fn shares_memory(&mut self, tid: i32) -> Result<bool> {
-        // Threads that have ended have no memory any more, also before that is reported.
-        let threads = self.tracee.tasks.iter().filter(|task| task.role == Role::Thread);
-        let mut is_known = false;
-        for same in threads.map(|task| procfs::same_memory(tid, task.id.tid)) {
-            if same == Some(true) {
-                return Ok(true);
-            }
-            is_known |= same.is_some();
-        }
-        if is_known {
-            return Ok(false);
-        }
-        // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
-        Ok(self.tracee.space.image.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true))
-    }
+    insist(|| write::clear_own(&mut memory, patches, None))
 }

@@ -33,6 +33,7 @@ use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Serving, Stop};
 use super::tasks::Role;
+use super::unseen;
 use crate::tracer::ptrace::{self, Stopped, Waited};
 use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::{insist, procfs};
@@ -58,12 +59,14 @@ impl Session {
     pub(super) fn detach(&mut self) -> Result<(), SessionError> {
         let Self { processes, stops, .. } = self;
         for process in processes.iter_mut() {
-            process.await_existing();
-            process.end_copies_before_detach(stops);
-            process.unpin();
+            process.existing.await_told(&mut process.tracee, &mut process.observer);
+            process.copies.end_before_detach(&mut process.tracee, process.teardown.exit, stops);
+            process.affinity.unpin(&process.tracee.tasks);
             process.cost.note_peak_resident(process.tracee.pid);
             process.teardown.note_added_memory(&process.tracee, &process.jump);
-            process.judge_unseen(process.tracee.pid);
+            process.settle();
+            let Process { tracee, observer, identity, .. } = &mut *process;
+            unseen::judge(tracee, observer, identity, tracee.pid);
             process.settle();
             process.teardown.restore_code(&mut process.tracee);
         }
@@ -142,13 +145,15 @@ impl Session {
         let Self { processes, stops, .. } = self;
         let Some(process) = processes.get_mut(slot).filter(|process| !process.teardown.detaching) else { return };
         process.scan_before_detach(stops);
-        process.end_copies_before_detach(stops);
+        process.copies.end_before_detach(&mut process.tracee, process.teardown.exit, stops);
         (process.teardown.detaching, process.teardown.detached) = (true, true);
         self.detaching += 1;
-        process.unpin();
+        process.affinity.unpin(&process.tracee.tasks);
         process.cost.note_peak_resident(process.tracee.pid);
         process.teardown.note_added_memory(&process.tracee, &process.jump);
-        process.judge_unseen(process.tracee.pid);
+        process.settle();
+        let Process { tracee, observer, identity, .. } = &mut *process;
+        unseen::judge(tracee, observer, identity, tracee.pid);
         process.settle();
         process.teardown.restore_code(&mut process.tracee);
         // The kernel detaches nobody by itself, as the tracer lives on.
@@ -295,7 +300,7 @@ impl Session {
                 self.stops.serving = None;
                 return;
             }
-            process.restore_affinity(tid);
+            process.affinity.restore(tid);
         }
         self.stops.begin_detach(tid);
         let done = insist(|| Stopped::regained(tid).detach(signal));

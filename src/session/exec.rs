@@ -2,14 +2,13 @@
 
 use super::common::Common;
 use super::endings::Ending;
+use super::fill::UnwrittenCapacity;
 use super::process::Process;
 use super::slots::Slot;
 use super::stop::{Action, Stop};
 use super::{Session, space};
-use crate::event::{Definition, Preexisting, ProcessDefinition};
-use crate::heapmodel::fill;
-use crate::profile::{Amount, Image};
-use crate::session::leakrecord::LeakWatch;
+use crate::event::Preexisting;
+use crate::session::leakscan::LeakScanner;
 use crate::session::pertest::TestTracker;
 use crate::session::space::AddressSpace;
 use crate::session::tasks::Role;
@@ -34,8 +33,8 @@ impl Session {
             process.note_child_detached(tid);
             return Ok(Action::Detach);
         }
-        process.await_existing();
-        process.end_copies();
+        process.existing.await_told(&mut process.tracee, &mut process.observer);
+        process.copies.end_all();
         let gone = process.forget_threads();
         gone.into_iter().for_each(|old| stops.forget(old));
         stops.assign(tid, slot);
@@ -56,8 +55,8 @@ impl Session {
                 return Ok(Action::Detach);
             }
         };
-        process.unpin();
-        process.restore_affinity(tid);
+        process.affinity.unpin(&process.tracee.tasks);
+        process.affinity.restore(tid);
         process.children.followed += 1;
         process.tracee.space.image.memory.stands_still(None);
         for old in [tid, former] {
@@ -123,7 +122,7 @@ impl Process {
             if let Some(endings) = self.tracee.settings.endings.clone().filter(|_| self.observer.events() > 0) {
                 endings.tell(Ending::Image(Box::new(self.interim(false))), &common.settings.requests);
             }
-            self.end_image();
+            self.identity.end_image(self.tracee.pid, self.observer.model().totals());
         }
         if self.tracee.settings.leak_scan.is_some() {
             space.probes.watch_exit();
@@ -139,9 +138,10 @@ impl Process {
         self.tracee.tasks.begin_image();
         self.tracee.tasks.add(tid, Role::Thread);
         self.sigtrap.begin_image();
-        self.leaks = LeakWatch::default();
+        self.leaks = LeakScanner::default();
+        self.existing.forget();
         self.tests = TestTracker::default();
-        self.fill = self.tracee.settings.perturb.then(fill::Blocks::default);
+        self.unwritten = UnwrittenCapacity::new(&self.tracee.settings);
         self.cost.peak_resident = None;
         self.observer.exec();
         self.tracee.hold_probes_back();
@@ -159,7 +159,7 @@ impl Process {
         self.tracee.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
         self.tracee.space.image.code.end_guard();
         self.teardown.detached = true;
-        self.restore_affinity(tid);
+        self.affinity.restore(tid);
         self.sigtrap.note_trap_action_left(&mut self.tracee);
         Action::Detach
     }
@@ -176,47 +176,13 @@ impl Process {
         threads.into_iter().map(|task| task.tid).collect()
     }
 
-    /// Keeps the totals of the image that exec has just replaced.
-    fn end_image(&mut self) {
-        let totals = self.observer.model().totals();
-        self.identity.images.push(Image {
-            pid: self.tracee.pid,
-            program: std::mem::take(&mut self.identity.program),
-            totals,
-            gone_with_exec: Amount { objects: totals.live_blocks, bytes: totals.live_bytes },
-        });
-    }
-
     /// At the first stop of a new image, before its first instruction.
     pub(super) fn begin_image(&mut self, tid: i32) {
-        self.describe_image(tid);
+        self.identity.describe(self.tracee.pid, tid);
         self.sigtrap.note_trap_action(&self.tracee, tid);
-        self.select_image(tid);
-        self.define_image();
-        self.apply_probing();
-        self.refresh_modules(tid);
-    }
-
-    /// Whether the current image is one of those that are to be traced.
-    pub(super) fn select_image(&mut self, tid: i32) {
-        let executable = procfs::executable(tid).unwrap_or_default();
-        self.identity.selected = self.tracee.settings.selection.takes(&executable, &self.identity.program);
-    }
-
-    /// Tells the readers of the process's events what it is now.
-    pub(super) fn define_image(&mut self) {
-        self.observer.define(&Definition::Process(ProcessDefinition {
-            parent: self.identity.parent,
-            program: &self.identity.program,
-            command: &self.identity.command,
-            cwd: &self.identity.cwd,
-        }));
-    }
-
-    /// Notes name and command line of the current image.
-    pub(super) fn describe_image(&mut self, tid: i32) {
-        self.identity.command = procfs::command_line(self.tracee.pid);
-        self.identity.program = procfs::program_name(self.tracee.pid, tid);
-        self.identity.owner.note(tid);
+        self.identity.select(&self.tracee.settings, tid);
+        self.observer.define(&self.identity.definition());
+        self.tracee.apply_probing(&self.observer, self.identity.selected);
+        self.refresh_modules(Some(tid));
     }
 }

@@ -4,12 +4,14 @@
 //! block that is there at that moment is in the copy, and whatever happens to it later is seen. Only a thread that is
 //! inside of the allocator then may have handed out or taken back a block that does not look so yet. Such a thread goes
 //! on until it stands elsewhere. A thread of ours walks the copy while the process runs on. Until that is done the
-//! events are held back (`observer/held.rs`); who needs the heap waits ([`Process::await_existing`]). Where there can
-//! be no copy, the process stands still while its own heap is walked.
+//! events are held back (`observer/held.rs`); who needs the heap waits ([`ExistingBlocks::await_told`]). Where there
+//! can be no copy, the process stands still while its own heap is walked.
 
-use super::heapcopy::{CopyLease, Forming};
-use super::process::Process;
+use super::cost::CostMeter;
+use super::heapcopy::{CopyLease, Forming, HeapCopies};
+use super::observer::Observer;
 use super::stops::Stops;
+use super::tracee::Tracee;
 use crate::base::addr::Addr;
 use crate::base::memory::ReadMemory;
 use crate::heap::walk::{self, Sources, State, Walk};
@@ -72,82 +74,112 @@ impl From<Walk> for Found {
 /// Why nothing was found, in words.
 type NotFound = String;
 
+/// The blocks of a process from before the attach.
+#[derive(Debug, Default)]
+pub(super) struct ExistingBlocks {
+    /// While heaptrace looks for them or passes them on.
+    search: Option<Search>,
+    are_known: bool,
+}
+
 /// A walk over a copy that goes on, or whose blocks readers are getting.
 #[derive(Debug)]
-pub(super) struct Existing {
+struct Search {
     /// None: it has ended.
     walk: Option<Receiver<std::result::Result<Found, NotFound>>>,
     /// How many threads have not left the allocator.
     inside: usize,
 }
 
-impl Process {
+impl ExistingBlocks {
+    /// Those of a copy of the process.
+    pub(super) fn fork(&self) -> Self {
+        Self { search: None, are_known: self.are_known }
+    }
+
+    /// Whether all blocks from before the attach are known: the allocator's own memory then holds no pointers that
+    /// count.
+    pub(super) const fn are_known(&self) -> bool {
+        self.are_known
+    }
+
+    /// Not all are known any more, or it is another program.
+    pub(super) const fn forget(&mut self) {
+        self.are_known = false;
+    }
+
     /// Has the process copied, to look for all blocks that are there; or looks for them while it stands still. To be
     /// called before a probe is placed. Afterwards all threads stand still until their stops are served.
-    pub(super) fn look_for_existing(&mut self, stops: &mut Stops) -> Result<()> {
+    pub(super) fn look(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &mut Observer,
+        copies: &mut HeapCopies,
+        cost: &mut CostMeter,
+        stops: &mut Stops,
+    ) -> Result<()> {
         let began = Instant::now();
-        let inside = self.leave_allocator(stops)?;
-        let refresh = |tid| self.tracee.space.refresh_maps(tid).map(|()| tid);
-        let live = match procfs::through_any(self.tracee.pid, self.tracee.tasks.tids(), refresh) {
+        let inside = leave_allocator(tracee, stops)?;
+        let refresh = |tid| tracee.space.refresh_maps(tid).map(|()| tid);
+        let live = match procfs::through_any(tracee.pid, tracee.tasks.tids(), refresh) {
             Err(error) if error.is_out_of_reach() => return Ok(()),
             refreshed => refreshed?,
         };
-        self.tracee.space.image.memory.new_stop(live);
+        tracee.space.image.memory.new_stop(live);
         let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
-        let mappings: Vec<Mapping> =
-            self.tracee.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
-        let is_paused = self.observer.is_paused();
-        let copy = match self.tracee.settings.copy {
+        let mappings: Vec<Mapping> = tracee.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
+        let is_paused = observer.is_paused();
+        let copy = match tracee.settings.copy {
             // what is to be seen in a pause depends on the blocks that are known
-            Some(means) if !is_paused => self.copy(None, means, &mappings, false, stops)?,
+            Some(means) if !is_paused => copies.copy(tracee, None, means, &mappings, false, stops)?,
             _ => None,
         };
-        self.tracee.space.image.memory.stands_still(None);
-        self.observer.hold_back();
-        self.existing = Some(Existing { walk: None, inside });
+        tracee.space.image.memory.stands_still(None);
+        observer.hold_back();
+        self.search = Some(Search { walk: None, inside });
         let walk = match copy {
             Some(Forming::Copy(lease)) => walk_on_own_thread(lease, mappings.clone()),
             Some(Forming::Later) | None => {
                 // it stands: nothing is waited for
-                self.copies.forget_the_last();
+                copies.forget_the_last();
                 None
             }
         };
         match walk {
-            Some(walk) => self.existing = Some(Existing { walk: Some(walk), inside }),
+            Some(walk) => self.search = Some(Search { walk: Some(walk), inside }),
             None => {
-                let found = walk_heap(&mappings, &mut self.tracee.space.image.original_memory());
-                self.note_existing(found, inside);
-                self.tell_existing(Duration::MAX);
+                let found = walk_heap(&mappings, &mut tracee.space.image.original_memory());
+                self.note(tracee, observer, found, inside);
+                self.tell(observer, Duration::MAX);
                 let why = if is_paused { "collecting was to begin later" } else { "it could not be copied" };
-                self.tracee.warnings.push(format!(
+                tracee.warnings.push(format!(
                     "--existing: the process stood still for {} ms while its heap was read, as {why}",
                     began.elapsed().as_millis()
                 ));
             }
         }
-        self.cost.note_standstill(began);
+        cost.note_standstill(began);
         Ok(())
     }
 
     /// The heap is about to be looked at, or changes as a whole: waits until the blocks from before the attach are
     /// told, and all that has happened since.
-    pub(super) fn await_existing(&mut self) {
-        let Some(Existing { walk, inside }) = &mut self.existing else { return };
+    pub(super) fn await_told(&mut self, tracee: &mut Tracee, observer: &mut Observer) {
+        let Some(Search { walk, inside }) = &mut self.search else { return };
         let inside = *inside;
         if let Some(walk) = walk.take() {
             let found = walk.recv().unwrap_or_else(|_| Err(broken_down()));
-            self.note_existing(found, inside);
+            self.note(tracee, observer, found, inside);
         }
-        self.tell_existing(Duration::MAX);
+        self.tell(observer, Duration::MAX);
     }
 
     /// Between two stops: takes the blocks that were found, and tells some of what is held back.
-    pub(super) fn go_on_with_existing(&mut self) {
-        let Some(Existing { walk, inside }) = &mut self.existing else { return };
+    pub(super) fn go_on(&mut self, tracee: &mut Tracee, observer: &mut Observer) {
+        let Some(Search { walk, inside }) = &mut self.search else { return };
         let inside = *inside;
-        if self.observer.held().is_some_and(|held| held >= MAX_HELD) {
-            return self.await_existing();
+        if observer.held().is_some_and(|held| held >= MAX_HELD) {
+            return self.await_told(tracee, observer);
         }
         if let Some(going) = walk {
             let found = match going.try_recv() {
@@ -156,92 +188,94 @@ impl Process {
                 Ok(found) => found,
             };
             *walk = None;
-            self.note_existing(found, inside);
+            self.note(tracee, observer, found, inside);
         }
-        self.tell_existing(AT_A_TIME);
+        self.tell(observer, AT_A_TIME);
     }
 
     /// Whether the readers still lack blocks from before the attach.
-    pub(super) const fn awaits_existing(&self) -> bool {
-        self.existing.is_some()
+    pub(super) const fn are_awaited(&self) -> bool {
+        self.search.is_some()
     }
 
     /// Whether readers are to get something between two stops.
-    pub(super) fn has_existing_to_tell(&self) -> bool {
-        self.existing.as_ref().is_some_and(|existing| existing.walk.is_none())
+    pub(super) fn has_some_to_tell(&self) -> bool {
+        self.search.as_ref().is_some_and(|search| search.walk.is_none())
     }
 
-    fn tell_existing(&mut self, most: Duration) {
-        self.observer.tell_held(most);
-        if self.observer.held().is_none() {
-            self.existing = None;
+    fn tell(&mut self, observer: &mut Observer, most: Duration) {
+        observer.tell_held(most);
+        if observer.held().is_none() {
+            self.search = None;
         }
     }
 
     /// These blocks were there; `inside`: how many threads had not left the allocator.
-    fn note_existing(&mut self, found: std::result::Result<Found, NotFound>, inside: usize) {
+    fn note(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &mut Observer,
+        found: std::result::Result<Found, NotFound>,
+        inside: usize,
+    ) {
         let Found { blocks, findings, moves_aligned } = match found {
             Ok(found) => found,
             Err(why) => {
-                self.tracee.warnings.push(format!("--existing: {why}: blocks from before the attach are unknown"));
-                return self.observer.take_existing(Vec::new());
+                tracee.warnings.push(format!("--existing: {why}: blocks from before the attach are unknown"));
+                return observer.take_existing(Vec::new());
             }
         };
-        self.observer.take_existing(blocks);
+        observer.take_existing(blocks);
         if findings > 0 {
-            self.tracee.warnings.push(format!(
+            tracee.warnings.push(format!(
                 "--existing: the heap was not as its allocator leaves it at {findings} places (`heaptrace heap` lists them): blocks from before the attach may be missing"
             ));
         }
         if moves_aligned {
-            self.tracee.warnings.push(
+            tracee.warnings.push(
                 "--existing: mimalloc does not say where in its place an aligned block begins: frees of such count as frees of unknown blocks".to_owned(),
             );
         }
         if inside > 0 {
-            self.tracee.warnings.push(format!(
+            tracee.warnings.push(format!(
                 "--existing: {inside} threads did not leave the allocator for a moment: one block of each from before the attach may be wrong"
             ));
         }
         // an aligned block of mimalloc is known by where its place begins
-        self.leaks.existing_is_known = findings == 0 && inside == 0 && !moves_aligned;
+        self.are_known = findings == 0 && inside == 0 && !moves_aligned;
     }
+}
 
-    /// Stops all threads outside of the allocator. Returns how many have not left it. One whose stop the session's loop
-    /// must hear of can't.
-    fn leave_allocator(&mut self, stops: &mut Stops) -> Result<usize> {
-        let began = Instant::now();
-        let mut pauses = Pauses::default();
-        loop {
-            self.stop_all_threads(None, stops)?;
-            let mut places = Vec::new();
-            let mut held = 0;
-            for (tid, status, stopped) in &stops.waiting {
-                let Ok(raw) = stopped.registers() else { continue };
-                let regs = raw.regs();
-                if !is_elsewhere(&raw)
-                    && self.tracee.space.modules.may_be_in_allocator(
-                        &self.tracee.space.image,
-                        Addr(regs.rip),
-                        Addr(regs.sp()),
-                    )
-                {
-                    // it would be for nothing to wait for others: they stay where they are
-                    if *status == WaitStatus::EventStop {
-                        places.push(Place { tid: *tid, pc: regs.rip, sp: regs.sp(), sleeps: raw.is_in_system_call() });
-                    } else {
-                        held += 1;
-                    }
+/// Stops all threads outside of the allocator. Returns how many have not left it. One whose stop the session's loop
+/// must hear of can't.
+fn leave_allocator(tracee: &mut Tracee, stops: &mut Stops) -> Result<usize> {
+    let began = Instant::now();
+    let mut pauses = Pauses::default();
+    loop {
+        tracee.stop_all_threads(None, stops)?;
+        let mut places = Vec::new();
+        let mut held = 0;
+        for (tid, status, stopped) in &stops.waiting {
+            let Ok(raw) = stopped.registers() else { continue };
+            let regs = raw.regs();
+            if !is_elsewhere(&raw)
+                && tracee.space.modules.may_be_in_allocator(&tracee.space.image, Addr(regs.rip), Addr(regs.sp()))
+            {
+                // it would be for nothing to wait for others: they stay where they are
+                if *status == WaitStatus::EventStop {
+                    places.push(Place { tid: *tid, pc: regs.rip, sp: regs.sp(), sleeps: raw.is_in_system_call() });
+                } else {
+                    held += 1;
                 }
             }
-            let tids: Vec<i32> = places.iter().map(|place| place.tid).collect();
-            let Some(pause) = pauses.next(places, began.elapsed()) else { return Ok(tids.len() + held) };
-            for tid in tids {
-                stops.waiting.retain(|(waiting, ..)| *waiting != tid);
-                Stopped::regained(tid).resume(0)?;
-            }
-            std::thread::sleep(pause);
         }
+        let tids: Vec<i32> = places.iter().map(|place| place.tid).collect();
+        let Some(pause) = pauses.next(places, began.elapsed()) else { return Ok(tids.len() + held) };
+        for tid in tids {
+            stops.waiting.retain(|(waiting, ..)| *waiting != tid);
+            Stopped::regained(tid).resume(0)?;
+        }
+        std::thread::sleep(pause);
     }
 }
 

@@ -1,15 +1,12 @@
 //! What a process leaves: its recording, made at its end, or so far.
 
 use super::aftermath::{TargetState, TracingAborted};
-use super::interim::{LiveSnapshot, births_at, known};
+use super::interim::LiveSnapshot;
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
-use super::observer::MAX_MARKED;
 use super::process::Process;
 use super::recording::Recording;
 use crate::allocators::AllocatorTable;
-use crate::event::{Generation, MarkName};
-use crate::heapmodel::fill;
 use crate::heapmodel::{HeapView, Mark, SiteStats, Snapshot};
 use crate::image::elf::{Elf, SymbolKind};
 use crate::profile::course::HeapHistory;
@@ -17,7 +14,6 @@ use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident, RunFacts};
 use crate::session::tracerecord::StreamEnd;
 use crate::symbols::{Bytes, Similar};
-use crate::tracer::procfs;
 use crate::unwinder::StackTable;
 use std::sync::Arc;
 
@@ -25,59 +21,20 @@ impl Process {
     /// What was found out so far, while the process goes on. Its tables are not copied: the figures are for another
     /// thread to sum up. `with_blocks`: the single blocks are wanted, too.
     pub(super) fn interim(&mut self, with_blocks: bool) -> LiveSnapshot {
-        self.settle();
-        self.await_existing();
+        self.settle_heap();
         let heap = self.observer.view(with_blocks);
         self.interim_of(heap)
     }
 
-    /// The same of the moment when a mark was set; with the single blocks. An error is a sentence for people.
-    pub(super) fn interim_at(&mut self, mark: &MarkName) -> Result<LiveSnapshot, String> {
-        let heap = self.heap_at(mark)?;
-        Ok(LiveSnapshot { at: Some(*mark), ..self.interim_of(heap) })
-    }
-
-    /// The heap when a mark was set.
-    fn heap_at(&self, mark: &MarkName) -> Result<HeapView, String> {
-        let refused = || {
-            let kept: Vec<MarkName> = self.observer.kept_marks().collect();
-            format!(
-                "the heap at the mark `{mark}` is not kept: it is for the newest {MAX_MARKED} marks of a program since its exec; {}",
-                known(&kept)
-            )
-        };
-        Ok(self.observer.marked(mark).ok_or_else(refused)?.clone())
-    }
-
-    /// What of the heap is wanted at the end. An error is a sentence for people: a mark was not set.
-    fn wanted_snapshot(&mut self) -> Result<Snapshot, String> {
-        let Generation { since, until } = self.tracee.settings.generation;
-        let heap = match until {
-            Some(mark) => self.heap_at(&mark)?,
-            None if since.is_none() => return Ok(self.observer.model().snapshot()),
-            None => self.observer.view(true),
-        };
-        let Some(since) = since else { return Ok(heap.snapshot()) };
-        let births = births_at(&heap, &since).map_err(|error| error.to_string())?;
-        Ok(heap.survivors(births).unwrap_or_default())
-    }
-
-    fn interim_of(&mut self, heap: HeapView) -> LiveSnapshot {
+    /// The same, with this heap.
+    pub(super) fn interim_of(&mut self, heap: HeapView) -> LiveSnapshot {
         let (stacks, modules) = self.tracee.space.modules.share_records();
         self.cost.note_cpu_time();
         self.cost.measured.wall_ns = self.observer.age_ns();
-        self.note_thread_names();
+        self.identity.note_thread_names(&self.tracee);
         self.cost.note_peak_resident(self.tracee.pid);
         let recording = self.record(LeakScan::NotWanted, stacks, modules);
         LiveSnapshot { recording, heap, at: None, follows: self.tracee.settings.follow }
-    }
-
-    /// Looks once more at what a process can change: the names of its threads, and its user.
-    pub(super) fn note_thread_names(&mut self) {
-        self.identity.owner.note(self.tracee.pid);
-        for task in self.tracee.tasks.iter() {
-            self.identity.thread_names.entry(task.id.serial).or_insert_with(|| procfs::thread_name(task.id.tid));
-        }
     }
 
     /// What was found out, at the end, or until the tracing was broken off if it was.
@@ -90,14 +47,14 @@ impl Process {
             self.cost.note_peak_resident(self.tracee.pid);
         }
         self.jump.end(&mut self.tracee, &mut self.observer);
-        self.await_existing();
+        self.existing.await_told(&mut self.tracee, &mut self.observer);
         if broken_off.is_some() {
             // what the jump engine had left in its rings is of now
             self.cost.measured.wall_ns = self.observer.age_ns();
         }
         #[cfg(debug_assertions)]
         assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives another heap");
-        self.note_thread_names();
+        self.identity.note_thread_names(&self.tracee);
         self.tracee.warnings.extend(self.tracee.space.modules.findings.take_warnings());
         let mut leaks = match self.tracee.settings.leak_scan {
             Some(_) => std::mem::take(&mut self.leaks).into_scan(self.teardown.exit),
@@ -107,17 +64,19 @@ impl Process {
         let mut missing_mark = None;
         let mut snapshot = match &mut leaks {
             LeakScan::Done(scan) => std::mem::take(&mut scan.snapshot),
-            LeakScan::NotWanted | LeakScan::Missed(_) => match self.wanted_snapshot() {
-                Ok(snapshot) => {
-                    self.tracee.warnings.extend(self.tracee.settings.generation.in_words());
-                    snapshot
+            LeakScan::NotWanted | LeakScan::Missed(_) => {
+                match self.observer.wanted_snapshot(self.tracee.settings.generation) {
+                    Ok(snapshot) => {
+                        self.tracee.warnings.extend(self.tracee.settings.generation.in_words());
+                        snapshot
+                    }
+                    Err(reason) => {
+                        missing_mark =
+                            Some(format!("{reason}. So the report has all blocks, whenever they were allocated"));
+                        self.observer.model().snapshot()
+                    }
                 }
-                Err(reason) => {
-                    missing_mark =
-                        Some(format!("{reason}. So the report has all blocks, whenever they were allocated"));
-                    self.observer.model().snapshot()
-                }
-            },
+            }
         };
         self.tracee.warnings.extend(missing_mark.clone());
         // What was inherited and is gone says nothing.
@@ -157,7 +116,7 @@ impl Process {
         warnings.extend(blind_spots.iter().filter(|what| !self.tracee.warnings.contains(what)).cloned());
         warnings.extend(self.jump.fallbacks_in_words(self.observer.events()));
         warnings.extend(self.tracee.space.python.untold_python());
-        warnings.extend(self.fill.as_ref().and_then(fill::Blocks::untold));
+        warnings.extend(self.unwritten.untold());
         if self.unknown_stops > 0 {
             warnings
                 .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
@@ -189,7 +148,7 @@ impl Process {
                 self.tracee.space.image.mapped_pad_bytes() / 1024
             ));
         }
-        let aftermath = self.aftermath();
+        let aftermath = self.teardown.aftermath(&self.tracee);
         let harmed = matches!(aftermath, TargetState::Damaged { .. } | TargetState::Killed { .. });
         if harmed {
             warnings.push(aftermath.to_string());

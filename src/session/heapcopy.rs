@@ -11,10 +11,12 @@ use super::process::Process;
 use super::requests::{Answer, Reply, Requests, Wish};
 use super::space::OriginalMemory;
 use super::stops::Stops;
+use super::tracee::Tracee;
 use crate::base::addr::Addr;
 use crate::base::memory::ReadMemory;
 use crate::breakpoints::patches::{Patches, PcLocation};
 use crate::image::maps::Mapping;
+use crate::profile::Exit;
 use crate::tracer::control::Control;
 use crate::tracer::copy::{self, Forked, Means};
 use crate::tracer::memory::TargetMemory;
@@ -22,7 +24,7 @@ use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, procfs};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,9 +43,9 @@ const ENDED_EARLY: &str = "the process has ended, become another program or been
 
 /// What a process has of copies.
 #[derive(Debug, Default)]
-pub(super) struct Copies {
+pub(super) struct HeapCopies {
     /// Who waits for a heap until a thread can make a copy.
-    wanted: Vec<Wanted>,
+    wanted: VecDeque<Wanted>,
     /// Those that live, each with the mark that tells its reader that it does no longer.
     alive: Vec<(Forked, Arc<AtomicBool>)>,
     /// Those whose end was waited for, and whose status the process has still to take.
@@ -64,9 +66,9 @@ pub(super) struct Copies {
     within_call: BTreeSet<i32>,
 }
 
-impl Copies {
+impl HeapCopies {
     /// Whether there is something to be done that only an interrupted thread can do.
-    pub(super) const fn await_a_thread(&self) -> bool {
+    pub(super) fn await_a_thread(&self) -> bool {
         !self.wanted.is_empty() || !self.dead.is_empty()
     }
 
@@ -81,13 +83,22 @@ impl Copies {
     }
 }
 
+/// Somebody who waits for the heap.
 #[derive(Debug)]
-struct Wanted {
+pub(super) struct Wanted {
     means: Option<Means>,
     reply: Sender<Reply>,
     tries: u32,
     /// For how long the process has stood still for it so far, ns.
     stopped_ns: u64,
+}
+
+impl Wanted {
+    /// By which means a copy is to be made. None: the process's own heap is read, as all tries were in vain if not for
+    /// want of means.
+    fn means(&self) -> Option<Means> {
+        self.means.filter(|_| self.tries > 0)
+    }
 }
 
 /// What came of a try to read the heap.
@@ -167,46 +178,53 @@ impl Drop for CopyLease {
     }
 }
 
-impl Process {
-    /// Somebody wants the heap, and is told of it as soon as a thread stands where it can make a copy, if there can be
+impl HeapCopies {
+    /// Somebody wants the heap, and hears of it as soon as a thread stands where it can make a copy, if there can be
     /// one.
-    pub(super) fn begin_capture(&mut self, means: Option<Means>, reply: Sender<Reply>, stops: &mut Stops) {
-        self.copies.wanted.push(Wanted { means, reply, tries: MAX_TRIES, stopped_ns: 0 });
-        // no thread stands still that could be overtaken
-        let _ = self.go_on_with_captures(None, stops);
+    pub(super) fn want(&mut self, means: Option<Means>, reply: Sender<Reply>) {
+        self.wanted.push_back(Wanted { means, reply, tries: MAX_TRIES, stopped_ns: 0 });
     }
 
-    /// The same for all who wait, while thread `present` stands still.
-    fn go_on_with_captures(&mut self, present: Option<&Stopped>, stops: &mut Stops) -> Result<()> {
-        let mut overtaken = Ok(());
-        for wanted in std::mem::take(&mut self.copies.wanted) {
-            if overtaken.is_err() {
-                self.copies.wanted.push(wanted);
-                continue;
+    /// How many wait for a heap.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted.len()
+    }
+
+    /// The next of those who wait.
+    pub(super) fn next_wanted(&mut self) -> Option<Wanted> {
+        self.wanted.pop_front()
+    }
+
+    /// One of them waits on, behind all others.
+    pub(super) fn wait_on(&mut self, wanted: Wanted) {
+        self.wanted.push_back(wanted);
+    }
+
+    /// What came of a try for one of them: they hear of it, or wait on.
+    ///
+    /// # Errors
+    /// What was reported of the thread that stands still.
+    pub(super) fn answer(&mut self, wanted: Wanted, captured: std::result::Result<Captured, String>) -> Result<()> {
+        let reply = match captured {
+            Ok(Captured::Later { stopped_ns }) => {
+                let stopped_ns = wanted.stopped_ns + stopped_ns;
+                self.wait_on(Wanted { tries: wanted.tries.saturating_sub(1), stopped_ns, ..wanted });
+                return Ok(());
             }
-            let means = wanted.means.filter(|_| wanted.tries > 0);
-            let reply = match self.capture(present, means, stops) {
-                Ok(Captured::Later { stopped_ns }) => {
-                    let stopped_ns = wanted.stopped_ns + stopped_ns;
-                    self.copies.wanted.push(Wanted { tries: wanted.tries.saturating_sub(1), stopped_ns, ..wanted });
-                    continue;
-                }
-                Ok(Captured::Overtaken(error)) => {
-                    self.copies.wanted.push(wanted);
-                    self.copies.is_to_be_tried_again = true;
-                    overtaken = Err(error);
-                    continue;
-                }
-                Ok(Captured::Heap(mut capture)) => {
-                    capture.stopped_ns += wanted.stopped_ns;
-                    Ok(Answer::Captured(capture))
-                }
-                Err(cause) => Err(cause),
-            };
-            // The one who asked may have gone.
-            let _ = wanted.reply.send(reply);
-        }
-        overtaken
+            Ok(Captured::Overtaken(error)) => {
+                self.wait_on(wanted);
+                self.is_to_be_tried_again = true;
+                return Err(error);
+            }
+            Ok(Captured::Heap(mut capture)) => {
+                capture.stopped_ns += wanted.stopped_ns;
+                Ok(Answer::Captured(capture))
+            }
+            Err(cause) => Err(cause),
+        };
+        // The one who asked may have gone.
+        let _ = wanted.reply.send(reply);
+        Ok(())
     }
 
     /// Has one of the threads that stand still make a copy. None: there can be none. `mappings`: the program's.
@@ -217,6 +235,7 @@ impl Process {
     /// What was reported of `present` instead.
     pub(super) fn copy(
         &mut self,
+        tracee: &mut Tracee,
         present: Option<&Stopped>,
         means: Means,
         mappings: &[Mapping],
@@ -224,25 +243,23 @@ impl Process {
         stops: &mut Stops,
     ) -> Result<Option<Forming>> {
         let is_shared = |mapping: &Mapping| mapping.perms.shared && mapping.perms.write;
-        if with_pointers && mappings.iter().any(is_shared)
-            || !copy::may_be_made(self.tracee.pid, self.tracee.tasks.tids())
-        {
+        if with_pointers && mappings.iter().any(is_shared) || !copy::may_be_made(tracee.pid, tracee.tasks.tids()) {
             return Ok(None);
         }
-        let waiting = stops.waiting.iter().filter(|(tid, ..)| self.tracee.tasks.is_own_thread(*tid));
+        let waiting = stops.waiting.iter().filter(|(tid, ..)| tracee.tasks.is_own_thread(*tid));
         let told_to: Vec<&Stopped> = present
             .into_iter()
             .chain(waiting.clone().filter(|(_, status, _)| *status == WaitStatus::EventStop).map(|(.., thread)| thread))
             .collect();
-        let maker = told_to.iter().find_map(|thread| Some((*thread, self.can_call(thread, mappings)?)));
+        let maker = told_to.iter().find_map(|thread| Some((*thread, self.can_call(tracee, thread, mappings)?)));
         let Some((thread, resume)) = maker else {
             let busy = |status: &WaitStatus| matches!(status, WaitStatus::Signal(_) | WaitStatus::Event(_));
             let busy: Vec<i32> = waiting.filter(|(_, status, _)| busy(status)).map(|(tid, ..)| *tid).collect();
             let comes = !busy.is_empty() || !told_to.is_empty();
-            self.copies.is_to_be_tried_again = !told_to.is_empty();
+            self.is_to_be_tried_again = !told_to.is_empty();
             for tid in busy {
                 // it stops once more when it has been served
-                self.tracee.interrupt(tid)?;
+                tracee.interrupt(tid)?;
             }
             return Ok(comes.then_some(Forming::Later));
         };
@@ -257,15 +274,8 @@ impl Process {
             return Ok(None);
         }
         let mut left = None;
-        let made = Forked::make(
-            thread,
-            &resume,
-            self.tracee.pid,
-            means,
-            mappings,
-            &mut self.tracee.space.image.memory,
-            &mut left,
-        );
+        let made =
+            Forked::make(thread, &resume, tracee.pid, means, mappings, &mut tracee.space.image.memory, &mut left);
         if let Some(left) = left {
             self.note_dead_copy(left);
         }
@@ -283,17 +293,17 @@ impl Process {
         };
         let Some(forked) = made else { return Ok(None) };
         if forked.is_maker_within() {
-            self.copies.within_call.insert(tid);
+            self.within_call.insert(tid);
         }
         let memory = forked.memory().ok().filter(|_| forked.is_whole());
         let lease = memory.map(|mut memory| {
-            memory.wait_for_no_servers(self.tracee.space.image.memory.reader(), mappings);
-            self.lease(forked, memory)
+            memory.wait_for_no_servers(tracee.space.image.memory.reader(), mappings);
+            self.lease(tracee, forked, memory)
         });
         if lease.is_none() && forked.is_over() {
             self.note_dead_copy(forked);
         } else if lease.is_none() {
-            self.copies.alive.push((forked, Arc::default()));
+            self.alive.push((forked, Arc::default()));
             self.end_copy(forked.pid());
         }
         Ok(lease.map(|lease| Forming::Copy(Box::new(lease))))
@@ -303,18 +313,18 @@ impl Process {
     fn note_failed_call(&mut self, error: &TracerError) {
         tracing::debug!("{error}");
         if let TracerError::Unresponsive { tid } = *error {
-            self.copies.within_call.insert(tid);
+            self.within_call.insert(tid);
         }
     }
 
-    fn lease(&mut self, forked: Forked, memory: TargetMemory) -> CopyLease {
+    fn lease(&mut self, tracee: &Tracee, forked: Forked, memory: TargetMemory) -> CopyLease {
         let has_ended = Arc::<AtomicBool>::default();
-        self.copies.alive.push((forked, Arc::clone(&has_ended)));
+        self.alive.push((forked, Arc::clone(&has_ended)));
         CopyLease {
-            memory: CopiedMemory { memory, patches: self.tracee.space.image.code.patches().clone() },
-            requests: Arc::clone(&self.tracee.settings.requests),
-            control: Arc::clone(&self.tracee.control),
-            of: self.tracee.pid,
+            memory: CopiedMemory { memory, patches: tracee.space.image.code.patches().clone() },
+            requests: Arc::clone(&tracee.settings.requests),
+            control: Arc::clone(&tracee.control),
+            of: tracee.pid,
             copy: forked.pid(),
             has_ended,
         }
@@ -322,25 +332,25 @@ impl Process {
 
     /// The registers with which a thread goes on that stands where it can make a call for us: in the program's code,
     /// not in ours, nor within another such call.
-    fn can_call(&self, thread: &Stopped, mappings: &[Mapping]) -> Option<RawRegs> {
+    fn can_call(&self, tracee: &Tracee, thread: &Stopped, mappings: &[Mapping]) -> Option<RawRegs> {
         let raw = thread.registers().ok()?;
         let resume = raw.repeating_system_call().unwrap_or(raw);
-        let is_the_program_s = self.tracee.space.image.locate(Addr(resume.0.rip)) == PcLocation::Program;
-        let is_free = is_the_program_s && !self.copies.is_within_call(thread.tid());
+        let is_the_program_s = tracee.space.image.locate(Addr(resume.0.rip)) == PcLocation::Program;
+        let is_free = is_the_program_s && !self.is_within_call(thread.tid());
         (is_free && copy::can_make(thread, &resume, mappings)).then_some(resume)
     }
 
     /// Kills all copies: they hold what the process is about to give up, its open files above all.
-    pub(super) fn end_copies(&mut self) {
-        for (copy, has_ended) in &self.copies.alive {
+    pub(super) fn end_all(&self) {
+        for (copy, has_ended) in &self.alive {
             has_ended.store(true, Ordering::Release);
             copy.kill();
         }
     }
 
     /// Kills the copy `pid`.
-    pub(super) fn end_copy(&mut self, pid: i32) {
-        if let Some((copy, has_ended)) = self.copies.alive.iter().find(|(copy, _)| copy.pid() == pid) {
+    pub(super) fn end_copy(&self, pid: i32) {
+        if let Some((copy, has_ended)) = self.alive.iter().find(|(copy, _)| copy.pid() == pid) {
             has_ended.store(true, Ordering::Release);
             copy.kill();
         }
@@ -348,73 +358,59 @@ impl Process {
 
     /// Task `tid`, of which nobody knows, has ended. True if it was a copy: a thread is made to stop, to take its
     /// status.
-    pub(super) fn note_end_of_copy(&mut self, tid: i32) -> bool {
-        let Some(at) = self.copies.alive.iter().position(|(copy, _)| copy.pid() == tid) else { return false };
-        let (copy, has_ended) = self.copies.alive.swap_remove(at);
+    pub(super) fn note_end_of_copy(&mut self, tracee: &mut Tracee, tid: i32) -> bool {
+        let Some(at) = self.alive.iter().position(|(copy, _)| copy.pid() == tid) else { return false };
+        let (copy, has_ended) = self.alive.swap_remove(at);
         has_ended.store(true, Ordering::Release);
         self.note_dead_copy(copy);
-        self.copies.is_to_be_tried_again = false;
-        self.ask_a_thread();
+        self.is_to_be_tried_again = false;
+        ask_a_thread(tracee);
         true
     }
 
     /// The end of a copy was waited for: a thread will be asked to take its status.
     fn note_dead_copy(&mut self, copy: Forked) {
-        self.copies.dead.push(copy);
-        self.copies.tries = MAX_TRIES;
-        self.copies.is_to_be_tried_again = true;
+        self.dead.push(copy);
+        self.tries = MAX_TRIES;
+        self.is_to_be_tried_again = true;
     }
 
-    /// Tells a thread to stop, one that runs if there is one.
-    fn ask_a_thread(&mut self) {
-        let threads = self.tracee.tasks.tids().into_iter().filter(|tid| self.tracee.tasks.is_own_thread(*tid));
-        let threads = threads.map(|tid| (tid, procfs::state(self.tracee.pid, tid)));
-        let taker = threads.min_by_key(|(_, state)| match state {
-            Some(b'R') => 0,
-            Some(b'S') => 1,
-            _ => 2,
-        });
-        if let Some((tid, _)) = taker {
-            let _ = self.tracee.interrupt(tid);
-        }
-    }
-
-    /// A thread has stopped as heaptrace has interrupted it: it does what there is to do about copies.
+    /// A thread has stopped as heaptrace has interrupted it: it takes the statuses of those copies that have ended.
     ///
     /// # Errors
     /// What was reported of it instead.
-    pub(super) fn see_to_copies(&mut self, thread: &Stopped, stops: &mut Stops) -> Result<()> {
+    pub(super) fn on_interrupted(&mut self, tracee: &mut Tracee, thread: &Stopped) -> Result<()> {
         // another stop than the one in which it failed
-        self.copies.within_call.remove(&thread.tid());
-        if !self.copies.dead.is_empty() {
-            self.take_statuses(thread)?;
-            if !self.copies.dead.is_empty() && self.copies.tries > 0 {
-                self.copies.tries -= 1;
-                self.copies.is_to_be_tried_again = true;
+        self.within_call.remove(&thread.tid());
+        if !self.dead.is_empty() {
+            self.take_statuses(tracee, thread)?;
+            if !self.dead.is_empty() && self.tries > 0 {
+                self.tries -= 1;
+                self.is_to_be_tried_again = true;
             }
         }
-        if self.copies.wanted.is_empty() { Ok(()) } else { self.go_on_with_captures(Some(thread), stops) }
+        Ok(())
     }
 
     /// Between two stops: what a thread could not do for copies another one is asked to do, or the same a moment later.
-    pub(super) fn try_again_for_copies(&mut self) {
-        if std::mem::take(&mut self.copies.is_to_be_tried_again) {
-            self.copies.in_vain = self.copies.in_vain.wrapping_add(1);
-            let pause = self.copies.in_vain.wrapping_mul(17) % LONGEST_PAUSE;
+    pub(super) fn try_again(&mut self, tracee: &mut Tracee) {
+        if std::mem::take(&mut self.is_to_be_tried_again) {
+            self.in_vain = self.in_vain.wrapping_add(1);
+            let pause = self.in_vain.wrapping_mul(17) % LONGEST_PAUSE;
             std::thread::sleep(Duration::from_micros(u64::from(pause)));
-            self.ask_a_thread();
+            ask_a_thread(tracee);
         }
     }
 
-    fn take_statuses(&mut self, thread: &Stopped) -> Result<()> {
+    fn take_statuses(&mut self, tracee: &mut Tracee, thread: &Stopped) -> Result<()> {
         let mappings = procfs::mappings(thread.tid())?;
-        if self.can_call(thread, &mappings).is_none() {
+        if self.can_call(tracee, thread, &mappings).is_none() {
             return Ok(());
         }
-        while let Some(&copy) = self.copies.dead.last() {
+        while let Some(&copy) = self.dead.last() {
             let taken = match copy.status_taken_by(thread) {
                 Err(error @ TracerError::Filtered { .. }) => {
-                    self.tracee.warn_once(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", self.tracee.pid));
+                    tracee.warn_once(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", tracee.pid));
                     false
                 }
                 Err(error @ TracerError::Unresponsive { .. }) => {
@@ -426,9 +422,9 @@ impl Process {
             };
             if !taken {
                 tracing::debug!("a zombie is left: process {}", copy.pid());
-                self.copies.left.push((copy, procfs::start_time(copy.pid())));
+                self.left.push((copy, procfs::start_time(copy.pid())));
             }
-            self.copies.dead.pop();
+            self.dead.pop();
         }
         Ok(())
     }
@@ -439,7 +435,7 @@ impl Process {
     /// # Errors
     /// What was reported of it instead.
     fn take_left_statuses(&mut self, thread: &Stopped, means: Means) -> Result<()> {
-        while let Some(&(copy, started)) = self.copies.left.last() {
+        while let Some(&(copy, started)) = self.left.last() {
             // the program may have taken it itself, and have another child of that number
             let is_it = started.is_some() && procfs::start_time(copy.pid()) == started;
             let copy = copy.after_exec(means);
@@ -451,34 +447,34 @@ impl Process {
             if !taken {
                 break;
             }
-            self.copies.left.pop();
+            self.left.pop();
         }
         Ok(())
     }
 
     /// The process is about to be let go: no copy of it is left, nor a zombie of one, also of those that other
     /// heaptraces have had made.
-    pub(super) fn end_copies_before_detach(&mut self, stops: &mut Stops) {
-        self.copies.wanted.clear();
-        for (copy, has_ended) in std::mem::take(&mut self.copies.alive) {
+    pub(super) fn end_before_detach(&mut self, tracee: &mut Tracee, exit: Option<Exit>, stops: &mut Stops) {
+        self.wanted.clear();
+        for (copy, has_ended) in std::mem::take(&mut self.alive) {
             has_ended.store(true, Ordering::Release);
             copy.end();
-            self.copies.dead.push(copy);
+            self.dead.push(copy);
         }
-        let known: Vec<i32> = self.copies.dead.iter().map(Forked::pid).collect();
-        let others = copy::left_by_others(self.tracee.pid, &self.tracee.space.image.memory);
-        self.copies.dead.extend(others.into_iter().filter(|copy| !known.contains(&copy.pid())));
-        if self.copies.dead.is_empty() || self.teardown.exit.is_some() {
+        let known: Vec<i32> = self.dead.iter().map(Forked::pid).collect();
+        let others = copy::left_by_others(tracee.pid, &tracee.space.image.memory);
+        self.dead.extend(others.into_iter().filter(|copy| !known.contains(&copy.pid())));
+        if self.dead.is_empty() || exit.is_some() {
             return;
         }
-        if let Err(error) = self.stop_all_threads(None, stops) {
+        if let Err(error) = tracee.stop_all_threads(None, stops) {
             tracing::debug!("{error}");
         }
         let mut overtaken = Vec::new();
         for (tid, status, _) in &stops.waiting {
             if *status == WaitStatus::EventStop
-                && self.tracee.tasks.is_own_thread(*tid)
-                && let Err(error) = self.take_statuses(&Stopped::regained(*tid))
+                && tracee.tasks.is_own_thread(*tid)
+                && let Err(error) = self.take_statuses(tracee, &Stopped::regained(*tid))
             {
                 tracing::debug!("a zombie is left: {error}");
                 if let TracerError::Overtaken { tid, status } = error {
@@ -489,6 +485,42 @@ impl Process {
         for (tid, status) in overtaken {
             stops.overtake(tid, status);
         }
+    }
+}
+
+impl Process {
+    /// All who wait for the heap get it, if one of the threads can make a copy, or there can be none. Thread `present`
+    /// stands still.
+    ///
+    /// # Errors
+    /// What was reported of `present` instead.
+    pub(super) fn go_on_with_captures(&mut self, present: Option<&Stopped>, stops: &mut Stops) -> Result<()> {
+        let mut overtaken = Ok(());
+        // who waits on is behind these
+        for _ in 0..self.copies.wanted() {
+            let Some(wanted) = self.copies.next_wanted() else { break };
+            if overtaken.is_err() {
+                self.copies.wait_on(wanted);
+                continue;
+            }
+            let captured = self.capture(present, wanted.means(), stops);
+            overtaken = self.copies.answer(wanted, captured);
+        }
+        overtaken
+    }
+}
+
+/// Tells a thread to stop, one that runs if there is one.
+fn ask_a_thread(tracee: &mut Tracee) {
+    let threads = tracee.tasks.tids().into_iter().filter(|tid| tracee.tasks.is_own_thread(*tid));
+    let threads = threads.map(|tid| (tid, procfs::state(tracee.pid, tid)));
+    let taker = threads.min_by_key(|(_, state)| match state {
+        Some(b'R') => 0,
+        Some(b'S') => 1,
+        _ => 2,
+    });
+    if let Some((tid, _)) = taker {
+        let _ = tracee.interrupt(tid);
     }
 }
 

@@ -7,12 +7,12 @@ use super::engine::{EngineReply, EngineReport, EntryContext, ReturnContext, miss
 use super::jump::Jump;
 use super::process::Process;
 use super::stops::Stops;
-use crate::allocators::{Family, Kind, MapFunction};
+use crate::allocators::Family;
 use crate::arch::Regs;
 use crate::base::addr::{Addr, FunctionId, StackId, TaskId};
 use crate::base::memory::ReadMemory;
 use crate::breakpoints::{Breakpoint, Engine, Probe};
-use crate::event::calls::{CallContext, Entry, Operation, Return, Returned};
+use crate::event::calls::{CallContext, Operation, Return, Returned};
 use crate::event::{EventKind, Missed};
 use crate::heapmodel::fill;
 use crate::session::space::{
@@ -63,7 +63,7 @@ impl Process {
         self.jump.note_picked_blocks(&mut self.observer);
         if purposes.loader && self.tracee.space.modules.loader_is_consistent(&self.tracee.space.image) {
             self.settle();
-            self.refresh_modules(tid);
+            self.refresh_modules(Some(tid));
         }
         if purposes.tags & SIGACTION_TAG != 0 {
             self.sigtrap.on_sigaction(&mut self.tracee, thread, raw)?;
@@ -75,17 +75,24 @@ impl Process {
             self.note_mode(tid);
         }
         if purposes.tags & ANNOTATION_TAG != 0 {
-            self.on_annotation(tid, &regs, at, stops)?;
+            let due = self.leaks.on_annotation(&mut self.tracee, &mut self.observer, (tid, at), &regs, stops)?;
+            if let Some(due) = due {
+                self.look_at_heap(due.live, Some(due));
+            }
         }
         if purposes.tags & TEST_TAG != 0 {
             self.settle();
             self.tests.on_test(&mut self.tracee, &mut self.observer, hit, &regs)?;
         }
         if purposes.tags & RESOLVER_TAG != 0 {
-            self.on_resolver(hit, &regs)?;
+            self.settle();
+            self.resolvers.on_hit(&mut self.tracee, &mut self.observer, hit, &regs)?;
         }
         if purposes.tags & EXIT_TAG != 0 {
-            self.on_libc_exit(thread, raw, stops)?;
+            let due = self.leaks.on_libc_exit(&mut self.tracee, &self.copies, thread, raw, stops)?;
+            if let Some(due) = due {
+                self.look_at_heap(due.live, Some(due));
+            }
         }
         if self.tracee.space.probes.has_deferred() {
             self.tracee.space.probes.place_deferred(
@@ -112,11 +119,11 @@ impl Process {
         if self.observer.events() == 0 && self.cost.measured.known_cpu_ns == 0 {
             self.cost.note_undisturbed_time(&self.jump);
         }
-        let entry = self.entry_at(task, function, regs, at, return_addr);
+        let entry = self.tracee.entry_at(&self.observer, task, function, regs, at, return_addr);
         let (libunwind, max_depth) = (self.libunwind.as_deref(), self.tracee.settings.max_depth);
         let space = &mut self.tracee.space;
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
-        let fill = self.fill.as_mut();
+        let fill = self.unwritten.blocks.as_mut();
         let table = &self.tracee.settings.table;
         let has_chunks = fill.is_some() && !table.is_declared(function) && REALLOCS.contains(&table.name(function));
         let mut stack = EntryStack {
@@ -160,63 +167,13 @@ impl Process {
         }
     }
 
-    /// What is known of a call at the entry `at` without a walk of the stack.
-    fn entry_at(&mut self, task: TaskId, function: FunctionId, regs: &Regs, at: Addr, return_addr: Addr) -> Entry {
-        let (frees, is_aligned) = self
-            .tracee
-            .settings
-            .table
-            .get(function)
-            .map_or((false, false), |f| (matches!(f.kind, Kind::Free { .. }), f.align.is_some()));
-        let mut args = regs.arguments();
-        if let Some(text) = self.tracee.settings.table.get(function).and_then(|f| f.text) {
-            let mut memory = self.tracee.space.image.original_memory();
-            text.complete(&mut args, &mut |at, bytes| memory.read(at, bytes));
-        }
-        let sets_break =
-            self.tracee.settings.table.get(function).is_some_and(|f| f.kind == Kind::Mapping(MapFunction::Brk));
-        if sets_break {
-            // Where it is now: nothing else tells by how much it moves. Of sbrk's call, the program's or malloc's,
-            // nobody asks: it costs a look at all maps, at each growth of a heap.
-            let is_sbrks = self.tracee.space.modules.is_called_by_sbrk(at, return_addr, &self.tracee.settings.table);
-            let asked = !is_sbrks && !self.observer.concerns_next(task);
-            let end = asked.then(|| self.tracee.space.program_break(task.tid)).flatten();
-            args[1] = end.map_or(0, |end| end.0);
-        }
-        let is_wrapper = (frees || is_aligned) && self.tracee.space.modules.wrapper_at(at) == Some(at);
-        Entry {
-            task,
-            function,
-            args,
-            sp: regs.sp(),
-            return_addr,
-            module: self.tracee.space.modules.module_at(at),
-            caller_module: self.tracee.space.modules.module_at(return_addr),
-            family: self.tracee.space.modules.family_of_call(&self.tracee.space.image, at, return_addr, frees),
-            interval: 0,
-            caller_is_allocator: self
-                .tracee
-                .space
-                .modules
-                .is_called_by_allocator(&self.tracee.space.image, return_addr),
-            is_wrapper,
-            wrapper: is_wrapper.then_some(at),
-            loops_to_entry: self.tracee.space.probes.loops_to_entry(
-                &self.tracee.space.image,
-                &mut self.tracee.space.modules,
-                &self.tracee.space.entries,
-                at,
-            ),
-        }
-    }
-
     fn on_return(&mut self, tid: i32, site: Addr, regs: &Regs) -> Result<()> {
         let Some(task) = self.tracee.tasks.get(tid).map(|task| task.id) else { return Ok(()) };
         let out = self.observer.out_argument(task, site, regs.sp());
         let out = out.and_then(|out| self.tracee.space.image.original_memory().read_u64(out)).map(Addr);
-        let size = self.size_at_return(task, site, regs, out.unwrap_or(Addr(regs.result())));
+        let size = self.tracee.size_at_return(&self.observer, task, site, regs, out.unwrap_or(Addr(regs.result())));
         let returned = Returned { result: regs.result(), out, size };
-        let ending = self.fill.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
+        let ending = self.unwritten.blocks.as_ref().and_then(|_| self.observer.operation_ending(task, site, regs.sp()));
         let cell = self.jump.on().and_then(|jump| Some((jump, jump.cell_of(tid)?)));
         let mut context = EndedCall {
             stacks: self.tracee.space.modules.unwinder.stacks(),
@@ -227,59 +184,19 @@ impl Process {
         let answer = self.observer.observe(EngineReport::Return(at, &mut context));
         let matched = answer == EngineReply::CallEnded;
         if matched && let Some(operation) = ending {
-            self.note_fill(task, operation, returned);
+            self.unwritten.note_returned(&mut self.tracee, task, operation, returned);
         }
         if matched && self.jump.on().is_some() {
             self.observer.forget_told(task);
         }
         if !matched {
-            self.end_watch_while_paused(site);
+            self.tracee.end_watch_while_paused(&self.observer, site);
         }
         if self.tracee.space.probes.breakpoints.get_mut(site).is_some_and(|breakpoint| breakpoint.count_return(matched))
         {
             self.tracee.space.demote_return_site(site);
         }
-        self.release_return_site(site)
-    }
-
-    /// The size of the block that a call has returned, where its function could not tell it at the entry.
-    fn size_at_return(&mut self, task: TaskId, site: Addr, regs: &Regs, block: Addr) -> Option<u64> {
-        let function = self.observer.function_ending(task, site, regs.sp())?;
-        let text = self.tracee.settings.table.get(function)?.text?;
-        let operation = self.observer.operation_ending(task, site, regs.sp())?;
-        let mut memory = self.tracee.space.image.original_memory();
-        if let Some(at) = operation.size_argument() {
-            return memory.read_u64(at);
-        }
-        // Where it has failed, what stands at the pointer is no block.
-        let returned = Returned { result: regs.result(), out: Some(block), size: None };
-        if operation.handed_out(returned).is_null() {
-            return None;
-        }
-        text.size_at_return(block, regs.result(), &mut |at, bytes| memory.read(at, bytes))
-    }
-
-    /// Takes a return site of one shot away once no call returns there any more.
-    fn release_return_site(&mut self, site: Addr) -> Result<()> {
-        let is_once =
-            self.tracee.space.probes.breakpoints.get(site).is_some_and(|breakpoint| breakpoint.purposes.returns_once);
-        // Who awaits a return is told by a look at all threads: it is asked last.
-        if is_once && !self.observer.awaits(site) {
-            self.tracee.space.end_return_site(site)?;
-            if self.tracee.space.probes.breakpoints.get(site).is_none() {
-                self.tracee.tasks.forget_counted(site);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes return breakpoints of one shot away whose calls will not return.
-    pub(super) fn release_dropped_sites(&mut self) {
-        for site in self.observer.take_dropped_returns() {
-            if let Err(error) = self.release_return_site(site) {
-                tracing::warn!("{error}");
-            }
-        }
+        self.tracee.release_return_site(&self.observer, site)
     }
 }
 

@@ -1,6 +1,9 @@
 //! Who a process is, and what it has become by exec.
 
-use crate::profile::Image;
+use super::settings::Settings;
+use super::tracee::Tracee;
+use crate::event::{Definition, ProcessDefinition};
+use crate::profile::{Amount, Image, Totals};
 use crate::tracer::{ids, procfs};
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -35,6 +38,49 @@ pub(super) struct Identity {
     pub(super) images: Vec<Image>,
     /// Names of its threads, by [`crate::base::addr::TaskId::serial`].
     pub(super) thread_names: HashMap<u32, String>,
+}
+
+impl Identity {
+    /// Notes name and command line of the current image of process `pid`, by its task `tid`.
+    pub(super) fn describe(&mut self, pid: i32, tid: i32) {
+        self.command = procfs::command_line(pid);
+        self.program = procfs::program_name(pid, tid);
+        self.owner.note(tid);
+    }
+
+    /// Decides whether the current image is one of those that are to be traced.
+    pub(super) fn select(&mut self, settings: &Settings, tid: i32) {
+        let executable = procfs::executable(tid).unwrap_or_default();
+        self.selected = settings.selection.takes(&executable, &self.program);
+    }
+
+    /// What the readers of the process's events are to know of it now.
+    pub(super) fn definition(&self) -> Definition<'_> {
+        Definition::Process(ProcessDefinition {
+            parent: self.parent,
+            program: &self.program,
+            command: &self.command,
+            cwd: &self.cwd,
+        })
+    }
+
+    /// Keeps the totals of the image that exec has just replaced.
+    pub(super) fn end_image(&mut self, pid: i32, totals: Totals) {
+        self.images.push(Image {
+            pid,
+            program: std::mem::take(&mut self.program),
+            totals,
+            gone_with_exec: Amount { objects: totals.live_blocks, bytes: totals.live_bytes },
+        });
+    }
+
+    /// Looks once more at what a process can change: the names of its threads, and its user.
+    pub(super) fn note_thread_names(&mut self, tracee: &Tracee) {
+        self.owner.note(tracee.pid);
+        for task in tracee.tasks.iter() {
+            self.thread_names.entry(task.id.serial).or_insert_with(|| procfs::thread_name(task.id.tid));
+        }
+    }
 }
 
 /// The user whom a process belongs to. It may change its user at any time: what it was is not forgotten.

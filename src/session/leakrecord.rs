@@ -1,15 +1,11 @@
 //! What a leak scan has found, and what is kept for one while a program runs.
 
 use super::space::OwnSuppressions;
-use crate::base::addr::Addr;
 use crate::heap::leaks::Scan;
-use crate::heap::leaks::roots::ThreadState;
 use crate::heapmodel::{SiteId, SiteKey, Snapshot};
-use crate::profile::Exit;
 use crate::profile::leaks::ScanMoment;
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
-use std::ops::Range;
 
 /// A leak scan that was made.
 #[derive(Debug)]
@@ -43,46 +39,4 @@ pub enum LeakScan {
     Missed(String),
     /// It was made.
     Done(Box<ScanRecord>),
-}
-
-/// The state of the leak scan in a session.
-#[derive(Debug, Default)]
-pub(super) struct LeakWatch {
-    /// Threads that have reported their end together with their process's.
-    pub(super) ended: Vec<ThreadState>,
-    /// The names that they had.
-    pub(super) names: HashMap<i32, String>,
-    /// Memory whose pointers count, as the program says.
-    pub(super) regions: Vec<Range<Addr>>,
-    /// Whether all blocks from before the attach are known: the allocator's own memory then holds no pointers that
-    /// count.
-    pub(super) existing_is_known: bool,
-    /// The signal stacks of the threads that could be asked for the scan that follows.
-    pub(super) signal_stacks: super::kernelheld::SignalStacks,
-    pub(super) done: Option<Box<ScanRecord>>,
-    pub(super) failure: Option<String>,
-}
-
-impl LeakWatch {
-    /// No scan can be made any more, for this reason.
-    pub(super) fn give_up(&mut self, why: String) {
-        self.failure.get_or_insert(why);
-    }
-
-    /// That of a copy of the process.
-    pub(super) fn fork(&self) -> Self {
-        Self { regions: self.regions.clone(), existing_is_known: self.existing_is_known, ..Self::default() }
-    }
-
-    /// What became of it, for a session that wanted one.
-    pub(super) fn into_scan(self, exit: Option<Exit>) -> LeakScan {
-        match (self.done, self.failure, exit) {
-            (Some(done), ..) => LeakScan::Done(done),
-            (None, Some(cause), _) => LeakScan::Missed(cause),
-            (None, None, Some(_)) => {
-                LeakScan::Missed("the program disappeared before its memory could be read".to_owned())
-            }
-            (None, None, None) => LeakScan::Missed("tracing was ended before the program ended".to_owned()),
-        }
-    }
 }

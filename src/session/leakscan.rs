@@ -6,148 +6,380 @@
 //! registers of those that had reported before were kept, and their stacks are still mapped. A program that lives on is
 //! read on request, or when it says so itself.
 
+use super::arenas;
 use super::heapcapture::{HeapCapture, HeapRead, HeapSources, Reading};
-use super::heapcopy::{Captured, Forming};
-use super::kernelheld::MAX_ASKING;
+use super::heapcopy::{Captured, Forming, HeapCopies};
+use super::kernelheld::{self, MAX_ASKING, SignalStacks};
 use super::leakrecord::{LeakScan, ScanRecord};
+use super::observer::Observer;
 use super::process::Process;
 use super::space::Annotation;
 use super::stops::Stops;
 use super::tasks::Role;
+use super::tracee::Tracee;
 use crate::arch::Regs;
 use crate::base::addr::Addr;
 use crate::event::EventKind;
-use crate::heap::leaks::ScanOptions;
 use crate::heap::leaks::roots::ThreadState;
+use crate::heap::leaks::{Scan, ScanOptions};
 use crate::image::maps::Mapping;
+use crate::profile::Exit;
 use crate::profile::leaks::ScanMoment;
 use crate::tracer::copy::Means;
-use crate::tracer::procfs::{self, Position};
+use crate::tracer::procfs;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, TracerError, control};
-use std::collections::BTreeSet;
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How long a scan waits for threads that it has interrupted.
-const TIMEOUT: Duration = Duration::from_secs(2);
-
-/// After so long those in an uninterruptible sleep, as in a vfork, are no longer waited for.
-const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(100);
-
-/// Pause between two looks at threads that have not stopped yet.
-const PAUSE: Duration = Duration::from_micros(200);
+use std::time::Instant;
 
 /// `SYS_exit`, the end of one thread alone; of a thread that ends with its process the register holds something else.
 const SYS_EXIT: u64 = 60;
 
-impl Process {
-    /// A thread has entered a function by which the program tells of its memory.
-    pub(super) fn on_annotation(&mut self, tid: i32, regs: &Regs, at: Addr, stops: &mut Stops) -> Result<()> {
-        let (Some(annotation), Some(task)) = (self.tracee.space.modules.annotation_at(at), self.tracee.tasks.get(tid))
-        else {
-            return Ok(());
+/// The leak scan of a process: what is kept for it, and what it has found.
+#[derive(Debug, Default)]
+pub(super) struct LeakScanner {
+    /// Threads that have reported their end together with their process's.
+    ended: Vec<ThreadState>,
+    /// The names that they had.
+    names: HashMap<i32, String>,
+    /// Memory whose pointers count, as the program says.
+    regions: Vec<Range<Addr>>,
+    /// The signal stacks of the threads that could be asked for the scan that follows.
+    signal_stacks: SignalStacks,
+    done: Option<Box<ScanRecord>>,
+    failure: Option<String>,
+}
+
+/// A scan that is to be made now: the program stands still.
+#[derive(Debug)]
+pub(super) struct DueScan {
+    /// A thread that stands still.
+    pub(super) live: i32,
+    threads: Vec<ThreadState>,
+    moment: ScanMoment,
+    began: Instant,
+}
+
+/// What the end of a thread means.
+#[derive(Debug)]
+pub(super) enum ThreadEnding {
+    /// Nothing: others are left, or all was looked at before.
+    One,
+    /// It is the last one: the heap is to be looked at, and scanned if that is wanted.
+    Last(Option<DueScan>),
+}
+
+impl LeakScanner {
+    /// No scan can be made any more, for this reason.
+    pub(super) fn give_up(&mut self, why: String) {
+        self.failure.get_or_insert(why);
+    }
+
+    /// That of a copy of the process.
+    pub(super) fn fork(&self) -> Self {
+        Self { regions: self.regions.clone(), ..Self::default() }
+    }
+
+    /// What became of it, for a session that wanted one.
+    pub(super) fn into_scan(self, exit: Option<Exit>) -> LeakScan {
+        match (self.done, self.failure, exit) {
+            (Some(done), ..) => LeakScan::Done(done),
+            (None, Some(cause), _) => LeakScan::Missed(cause),
+            (None, None, Some(_)) => {
+                LeakScan::Missed("the program disappeared before its memory could be read".to_owned())
+            }
+            (None, None, None) => LeakScan::Missed("tracing was ended before the program ended".to_owned()),
+        }
+    }
+
+    /// Whether one is wanted, and was not made.
+    fn is_wanted(&self, tracee: &Tracee) -> bool {
+        tracee.settings.leak_scan.is_some() && self.done.is_none()
+    }
+
+    /// A thread has entered a function by which the program tells of its memory. It may ask for a scan.
+    pub(super) fn on_annotation(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &mut Observer,
+        (tid, at): (i32, Addr),
+        regs: &Regs,
+        stops: &mut Stops,
+    ) -> Result<Option<DueScan>> {
+        let (Some(annotation), Some(task)) = (tracee.space.modules.annotation_at(at), tracee.tasks.get(tid)) else {
+            return Ok(None);
         };
         let task = task.id;
         let [first, second, ..] = regs.arguments();
         let region = Addr(first)..Addr(first.saturating_add(second));
         match annotation {
-            Annotation::IgnoreObject => self.observer.tell(EventKind::BlockIgnored(Addr(first))),
-            Annotation::Disable => self.observer.tell(EventKind::NewBlocksIgnored { task, ignore: true }),
-            Annotation::Enable => self.observer.tell(EventKind::NewBlocksIgnored { task, ignore: false }),
-            Annotation::RegisterRegion => self.leaks.regions.push(region),
+            Annotation::IgnoreObject => observer.tell(EventKind::BlockIgnored(Addr(first))),
+            Annotation::Disable => observer.tell(EventKind::NewBlocksIgnored { task, ignore: true }),
+            Annotation::Enable => observer.tell(EventKind::NewBlocksIgnored { task, ignore: false }),
+            Annotation::RegisterRegion => self.regions.push(region),
             Annotation::UnregisterRegion => {
-                if let Some(index) = self.leaks.regions.iter().position(|known| *known == region) {
-                    self.leaks.regions.swap_remove(index);
+                if let Some(index) = self.regions.iter().position(|known| *known == region) {
+                    self.regions.swap_remove(index);
                 }
             }
-            Annotation::CheckNow => self.scan_from((tid, None), regs, regs, ScanMoment::Program, stops)?,
+            Annotation::CheckNow => return self.stop_at_call(tracee, tid, regs, regs, (ScanMoment::Program, stops)),
         }
-        Ok(())
+        Ok(None)
     }
 
     /// A thread has arrived at libc's `_exit`.
-    pub(super) fn on_libc_exit(&mut self, thread: &Stopped, raw: &RawRegs, stops: &mut Stops) -> Result<()> {
+    pub(super) fn on_libc_exit(
+        &mut self,
+        tracee: &mut Tracee,
+        copies: &HeapCopies,
+        thread: &Stopped,
+        raw: &RawRegs,
+        stops: &mut Stops,
+    ) -> Result<Option<DueScan>> {
         let at_entry = raw.regs();
-        let outer =
-            self.tracee.space.modules.caller_of_exit(&mut self.tracee.space.image, &at_entry).unwrap_or(at_entry);
-        self.scan_from((thread.tid(), Some(thread)), &at_entry, &outer, ScanMoment::Exit, stops)
+        let outer = tracee.space.modules.caller_of_exit(&mut tracee.space.image, &at_entry).unwrap_or(at_entry);
+        let due = self.stop_at_call(tracee, thread.tid(), &at_entry, &outer, (ScanMoment::Exit, stops))?;
+        if due.is_some() {
+            self.signal_stacks = kernelheld::signal_stacks(tracee, copies, thread, stops)?;
+        }
+        Ok(due)
     }
 
-    /// Stops the program and scans it, while a thread stands at the entry of a function without arguments; the stop
-    /// itself if the thread may be had make calls there. `outer`: the registers of the innermost frame whose values
-    /// still count, the caller's or one further out.
-    fn scan_from(
-        &mut self,
-        (tid, thread): (i32, Option<&Stopped>),
+    /// Stops the program for a scan, while a thread stands at the entry of a function without arguments. `outer`: the
+    /// registers of the innermost frame whose values still count, the caller's or one further out.
+    fn stop_at_call(
+        &self,
+        tracee: &mut Tracee,
+        tid: i32,
         at_entry: &Regs,
         outer: &Regs,
-        moment: ScanMoment,
-        stops: &mut Stops,
-    ) -> Result<()> {
-        let is_program = self.tracee.tasks.get(tid).is_some_and(|task| task.role == Role::Thread);
+        (moment, stops): (ScanMoment, &mut Stops),
+    ) -> Result<Option<DueScan>> {
         // A child that shares the memory ends alone. The scan of an earlier thread that has arrived here holds.
-        if self.tracee.settings.leak_scan.is_none() || !is_program || self.leaks.done.is_some() {
-            return Ok(());
+        if !self.is_wanted(tracee) || !tracee.tasks.is_own_thread(tid) {
+            return Ok(None);
         }
         let began = Instant::now();
         let mut own = ThreadState::in_call(tid, outer);
-        if tid == self.tracee.pid {
-            own.start_frames = self.tracee.space.modules.start_frames(&mut self.tracee.space.image, at_entry, true);
+        if tid == tracee.pid {
+            own.start_frames = tracee.space.modules.start_frames(&mut tracee.space.image, at_entry, true);
         }
-        let mut threads = self.stop_all_threads(Some(tid), stops)?;
+        let mut threads = tracee.stop_all_threads(Some(tid), stops)?;
         threads.push(own);
-        if let Some(thread) = thread {
-            self.leaks.signal_stacks = self.signal_stacks(thread, stops)?;
-        }
-        self.scan(tid, &threads, moment, began);
-        Ok(())
+        Ok(Some(DueScan { live: tid, threads, moment, began }))
     }
 
     /// A thread is about to disappear.
-    pub(super) fn on_thread_ending(&mut self, tid: i32, thread: &Stopped, stops: &Stops) -> Result<()> {
-        let Some(task) = self.tracee.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else { return Ok(()) };
+    pub(super) fn on_thread_ending(
+        &mut self,
+        tracee: &mut Tracee,
+        tid: i32,
+        thread: &Stopped,
+        stops: &Stops,
+    ) -> Result<ThreadEnding> {
+        let Some(task) = tracee.tasks.get_mut(tid).filter(|task| task.role == Role::Thread) else {
+            return Ok(ThreadEnding::One);
+        };
         task.ending = true;
-        if self.leaks.done.is_some() {
-            return Ok(());
+        if self.done.is_some() {
+            return Ok(ThreadEnding::One);
         }
         // A thread just created may not have made its first stop, or not been served.
-        let is_coming = |new: &i32| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == self.tracee.pid);
-        let is_last = self.tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending)
+        let is_coming = |new: &i32| matches!(procfs::thread_group(*new), Ok(Some(group)) if group == tracee.pid);
+        let is_last = tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending)
             && !stops.expected.iter().any(is_coming);
-        if self.tracee.settings.leak_scan.is_none() {
-            if is_last {
-                self.tell_unwritten(tid);
-                self.tell_arenas(tid);
-            }
-            return Ok(());
+        if tracee.settings.leak_scan.is_none() {
+            return Ok(if is_last { ThreadEnding::Last(None) } else { ThreadEnding::One });
         }
         let raw = thread.registers()?;
         if raw.0.orig_rax != SYS_EXIT || is_last {
-            self.leaks.names.insert(tid, procfs::thread_name(tid));
-            let state = self.stopped_thread(thread, &raw);
-            self.leaks.ended.push(state);
+            self.names.insert(tid, procfs::thread_name(tid));
+            let state = tracee.stopped_thread(thread, &raw);
+            self.ended.push(state);
         }
-        if is_last {
-            let threads = std::mem::take(&mut self.leaks.ended);
-            self.scan(tid, &threads, ScanMoment::LastThread, Instant::now());
+        if !is_last {
+            return Ok(ThreadEnding::One);
         }
-        Ok(())
+        let threads = std::mem::take(&mut self.ended);
+        let (moment, began) = (ScanMoment::LastThread, Instant::now());
+        Ok(ThreadEnding::Last(Some(DueScan { live: tid, threads, moment, began })))
+    }
+
+    /// The program is about to be killed, as it did not obey SIGTERM: stops it for a scan.
+    pub(super) fn before_kill(
+        &mut self,
+        tracee: &mut Tracee,
+        copies: &HeapCopies,
+        stops: &mut Stops,
+    ) -> Result<Option<DueScan>> {
+        if !self.is_wanted(tracee) {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        let threads = tracee.stop_all_threads(None, stops)?;
+        let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
+            self.failure = Some("no thread of the program could be stopped".to_owned());
+            return Ok(None);
+        };
+        self.signal_stacks = kernelheld::signal_stacks_of_waiting(tracee, copies, stops, None);
+        Ok(Some(DueScan { live, threads, moment: ScanMoment::Request, began }))
+    }
+
+    /// Stops a program that lives on, to read its heap or to have it copied; `present` among its threads if that stands
+    /// still already. A thread that stands still, and all of them.
+    pub(super) fn stop_for_capture(
+        &mut self,
+        tracee: &mut Tracee,
+        copies: &HeapCopies,
+        present: Option<&Stopped>,
+        stops: &mut Stops,
+    ) -> std::result::Result<(i32, Vec<ThreadState>), String> {
+        let in_words = |error: TracerError| error.to_string();
+        let mut threads = tracee.stop_all_threads(present.map(Stopped::tid), stops).map_err(in_words)?;
+        if let Some(present) = present {
+            let raw = present.registers().map_err(in_words)?;
+            threads.push(tracee.stopped_thread(present, &raw));
+        }
+        let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
+            return Err("no thread of the program could be stopped".to_owned());
+        };
+        self.signal_stacks = kernelheld::signal_stacks_of_waiting(tracee, copies, stops, Some(MAX_ASKING));
+        Ok((live, threads))
+    }
+
+    /// Whether the heap is to be read when the program is detached from: `--leaks-at-end`.
+    pub(super) fn is_wanted_before_detach(&self, tracee: &Tracee, attached: bool) -> bool {
+        attached && self.is_wanted(tracee)
+    }
+
+    /// What came of that.
+    pub(super) fn note_scan_before_detach(
+        &mut self,
+        observer: &mut Observer,
+        captured: std::result::Result<Captured, String>,
+    ) {
+        match captured.and_then(classified) {
+            Ok(Some(LeakScan::Done(mut record))) => {
+                record.snapshot = observer.model().snapshot();
+                record.at_seq = observer.stream_end().next_seq;
+                observer.profile_ends();
+                self.done = Some(record);
+            }
+            Ok(_) => {}
+            Err(cause) => self.failure = Some(cause),
+        }
+    }
+
+    /// Reads and classifies. All that has happened must be in the model. What was found, if something was.
+    pub(super) fn scan(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &mut Observer,
+        due: DueScan,
+        existing_is_known: bool,
+    ) -> Option<&Scan> {
+        match self.try_scan(tracee, observer, due, existing_is_known) {
+            Ok(record) => self.done = Some(Box::new(record)),
+            Err(cause) => self.failure = Some(cause),
+        }
+        self.done.as_ref().map(|record| &record.scan)
+    }
+
+    fn try_scan(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &mut Observer,
+        due: DueScan,
+        existing_is_known: bool,
+    ) -> std::result::Result<ScanRecord, String> {
+        let DueScan { live, threads, moment, began } = due;
+        let own_suppressions = tracee.space.modules.own_suppressions(&tracee.space.image);
+        let sources = self.heap_sources(tracee, observer, live, threads, existing_is_known)?;
+        let HeapRead { graph, sites, thread_names } = read_heap(tracee, observer, sources);
+        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let snapshot = observer.model().snapshot();
+        let at_seq = observer.stream_end().next_seq;
+        observer.profile_ends();
+        Ok(ScanRecord {
+            scan: graph.classify(),
+            sites,
+            snapshot,
+            at_seq,
+            moment,
+            stopped_ns,
+            copied: false,
+            thread_names,
+            own_suppressions,
+        })
+    }
+
+    /// What has to be known of a program that stands still to read its heap, or a copy of it. `live`: one of its
+    /// threads that stand still. All that has happened must be in the model.
+    pub(super) fn heap_sources(
+        &mut self,
+        tracee: &mut Tracee,
+        observer: &Observer,
+        live: i32,
+        threads: Vec<ThreadState>,
+        existing_is_known: bool,
+    ) -> std::result::Result<HeapSources, String> {
+        let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
+        tracee.space.refresh_maps(live).map_err(failed)?;
+        if tracee.space.image.mappings().is_empty() {
+            return Err("the program's memory was gone already".to_owned());
+        }
+        let mut thread_names = std::mem::take(&mut self.names);
+        thread_names.extend(
+            threads
+                .iter()
+                .map(|thread| (thread.tid, procfs::thread_name(thread.tid)))
+                .filter(|(_, name)| !name.is_empty()),
+        );
+        tracee.space.image.memory.new_stop(live);
+        let options = tracee.settings.leak_scan.clone().unwrap_or_default();
+        // what the jump engine has recorded of blocks keeps none of them
+        let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
+        let mappings: Vec<Mapping> = tracee.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
+        let signal_stacks = std::mem::take(&mut self.signal_stacks);
+        Ok(HeapSources {
+            pid: tracee.pid,
+            kernel: kernelheld::held_by_kernel(live, &mappings, signal_stacks),
+            mappings,
+            modules: tracee.space.modules.module_data(),
+            threads,
+            thread_names,
+            registered: self.regions.clone(),
+            layout: tracee.space.modules.heap_layout(&tracee.settings.table),
+            heap_is_known: existing_is_known || !observer.model().may_have_unknown_blocks(),
+            ignored: observer.model().ignored_blocks().into_iter().collect(),
+            table: Arc::clone(&tracee.settings.table),
+            options: ScanOptions { files: tracee.space.image.mapped_files(), ..options },
+        })
+    }
+}
+
+impl Process {
+    /// The program stands still, as thread `live` does, and is about to end, or wants to be scanned now: tells what its
+    /// heap holds, and makes the scan that is due.
+    pub(super) fn look_at_heap(&mut self, live: i32, due: Option<DueScan>) {
+        self.unwritten.tell(&mut self.tracee, &mut self.observer, live);
+        self.settle_heap();
+        arenas::tell(&mut self.tracee, &mut self.observer, live);
+        let Some(due) = due else { return };
+        self.settle_heap();
+        let known = self.existing.are_known();
+        if let Some(scan) = self.leaks.scan(&mut self.tracee, &mut self.observer, due, known) {
+            self.tests.note_scan(&self.tracee, &self.observer, scan);
+        }
     }
 
     /// Reads and classifies the living program, then ends it: it did not obey SIGTERM.
     pub(super) fn scan_and_kill(&mut self, stops: &mut Stops) -> Result<()> {
-        if self.tracee.settings.leak_scan.is_some() && self.leaks.done.is_none() {
-            let began = Instant::now();
-            let threads = self.stop_all_threads(None, stops)?;
-            match threads.iter().find(|thread| thread.regs.is_some()) {
-                Some(live) => {
-                    self.leaks.signal_stacks = self.signal_stacks_of_waiting(stops, None);
-                    self.scan(live.tid, &threads, ScanMoment::Request, began);
-                }
-                None => self.leaks.failure = Some("no thread of the program could be stopped".to_owned()),
-            }
+        if let Some(due) = self.leaks.before_kill(&mut self.tracee, &self.copies, stops)? {
+            self.look_at_heap(due.live, Some(due));
         }
         match control::send(self.tracee.pid, control::KILL) {
             Err(error) if !error.is_out_of_reach() => Err(error),
@@ -170,22 +402,17 @@ impl Process {
             );
         }
         let began = Instant::now();
-        let in_words = |error: TracerError| error.to_string();
-        let mut threads = self.stop_all_threads(present.map(Stopped::tid), stops).map_err(in_words)?;
-        if let Some(present) = present {
-            let raw = present.registers().map_err(in_words)?;
-            threads.push(self.stopped_thread(present, &raw));
-        }
-        let Some(live) = threads.iter().find(|thread| thread.regs.is_some()).map(|thread| thread.tid) else {
-            return Err("no thread of the program could be stopped".to_owned());
-        };
-        self.leaks.signal_stacks = self.signal_stacks_of_waiting(stops, Some(MAX_ASKING));
-        let sources = self.heap_sources(live, threads)?;
-        let copy = means.map_or(Ok(None), |means| self.copy(present, means, &sources.mappings, true, stops));
-        let reading = match copy {
-            Ok(Some(Forming::Later)) => return Ok(Captured::Later { stopped_ns: self.cost.note_standstill(began) }),
+        let (live, threads) = self.leaks.stop_for_capture(&mut self.tracee, &self.copies, present, stops)?;
+        self.settle_heap();
+        let known = self.existing.are_known();
+        let sources = self.leaks.heap_sources(&mut self.tracee, &self.observer, live, threads, known)?;
+        let copied = |means| self.copies.copy(&mut self.tracee, present, means, &sources.mappings, true, stops);
+        let reading = match means.map_or(Ok(None), copied) {
+            Ok(Some(Forming::Later)) => {
+                return Ok(Captured::Later { stopped_ns: self.cost.note_standstill(began) });
+            }
             Ok(Some(Forming::Copy(lease))) => Reading::Copied(Box::new(sources), lease),
-            Ok(None) => Reading::Done(Box::new(self.read_heap(sources))),
+            Ok(None) => Reading::Done(Box::new(read_heap(&mut self.tracee, &self.observer, sources))),
             Err(error) => return Ok(Captured::Overtaken(error)),
         };
         let interim = self.interim(matches!(reading, Reading::Copied(..)));
@@ -196,194 +423,30 @@ impl Process {
 
     /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is detached from.
     pub(super) fn scan_before_detach(&mut self, stops: &mut Stops) {
-        if self.tracee.settings.leak_scan.is_none() || self.leaks.done.is_some() || !self.identity.attached {
+        if !self.leaks.is_wanted_before_detach(&self.tracee, self.identity.attached) {
             return;
         }
         // before it stands still
-        self.await_existing();
-        match self.capture(None, None, stops).and_then(classified) {
-            Ok(Some(LeakScan::Done(mut record))) => {
-                record.snapshot = self.observer.model().snapshot();
-                record.at_seq = self.observer.stream_end().next_seq;
-                self.observer.profile_ends();
-                self.leaks.done = Some(record);
-            }
-            Ok(_) => {}
-            Err(cause) => self.leaks.failure = Some(cause),
-        }
+        self.existing.await_told(&mut self.tracee, &mut self.observer);
+        let captured = self.capture(None, None, stops);
+        self.leaks.note_scan_before_detach(&mut self.observer, captured);
     }
+}
 
-    /// Makes all threads of the program stop, but `present`, which stands still already. Their stops are served later,
-    /// in turn with all others.
-    pub(super) fn stop_all_threads(&mut self, present: Option<i32>, stops: &mut Stops) -> Result<Vec<ThreadState>> {
-        let mut asked = BTreeSet::new();
-        let began = Instant::now();
-        loop {
-            stops.collect()?;
-            let stopped: BTreeSet<i32> = stops.waiting.iter().map(|(tid, ..)| *tid).collect();
-            let mut missing =
-                !stops.expected.iter().all(|tid| stopped.contains(tid)) || !stops.announced_are_in(&stopped);
-            for tid in self.tracee.tasks.tids() {
-                let Some(task) = self.tracee.tasks.get(tid).filter(|task| task.role == Role::Thread && !task.ending)
-                else {
-                    continue;
-                };
-                let tid = task.id.tid;
-                let passed_over = || match procfs::state(self.tracee.pid, tid) {
-                    None | Some(b'Z' | b'X') => true,
-                    Some(b'D') => began.elapsed() > PATIENCE_WITH_SLEEPERS,
-                    Some(_) => false,
-                };
-                if present == Some(tid) || stopped.contains(&tid) || passed_over() {
-                    continue;
-                }
-                missing = true;
-                if asked.insert(tid) {
-                    self.tracee.interrupt(tid)?;
-                }
-            }
-            if !missing || began.elapsed() > TIMEOUT {
-                break;
-            }
-            std::thread::sleep(PAUSE);
-        }
-        Ok(self.thread_states(present, stops))
-    }
-
-    /// A thread that stands still. One in a system call holds nothing in its vector registers: the C library's
-    /// functions need not keep them, and what is there is left from what ran before.
-    fn stopped_thread(&mut self, thread: &Stopped, raw: &RawRegs) -> ThreadState {
-        let vectors = if raw.is_in_system_call() { Vec::new() } else { thread.vector_registers().unwrap_or_default() };
-        let mut state = ThreadState::stopped(thread.tid(), raw.regs(), vectors);
-        if thread.tid() == self.tracee.pid {
-            state.start_frames =
-                self.tracee.space.modules.start_frames(&mut self.tracee.space.image, &raw.regs(), false);
-        }
-        state
-    }
-
-    /// The registers of all threads but `except`.
-    fn thread_states(&mut self, except: Option<i32>, stops: &Stops) -> Vec<ThreadState> {
-        let mut states = Vec::new();
-        for (tid, _, stopped) in &stops.waiting {
-            let known = self.tracee.tasks.get(*tid).map(|task| task.role == Role::Thread && !task.ending);
-            // A thread that is newer than its record: its first stop waits to be served.
-            if known
-                .unwrap_or_else(|| matches!(procfs::thread_group(*tid), Ok(Some(group)) if group == self.tracee.pid))
-                && let Ok(raw) = stopped.registers()
-            {
-                states.push(self.stopped_thread(stopped, &raw));
-            }
-        }
-        for task in self.tracee.tasks.iter().filter(|task| task.role == Role::Thread && !task.ending) {
-            let tid = task.id.tid;
-            if Some(tid) == except || states.iter().any(|state| state.tid == tid) {
-                continue;
-            }
-            if let Position::Blocked { sp, .. } = procfs::position(self.tracee.pid, tid) {
-                states.push(ThreadState::elsewhere(tid, Some(sp.0)));
-            } else if procfs::state(self.tracee.pid, tid).is_some_and(|state| !matches!(state, b'Z' | b'X')) {
-                states.push(ThreadState::elsewhere(tid, None));
-            }
-        }
-        states
-    }
-
-    /// Reads and classifies. `live`: a thread that stands still.
-    fn scan(&mut self, live: i32, threads: &[ThreadState], moment: ScanMoment, began: Instant) {
-        match self.try_scan(live, threads, moment, began) {
-            Ok(record) => self.leaks.done = Some(Box::new(record)),
-            Err(cause) => self.leaks.failure = Some(cause),
-        }
-    }
-
-    fn try_scan(
-        &mut self,
-        live: i32,
-        threads: &[ThreadState],
-        moment: ScanMoment,
-        began: Instant,
-    ) -> std::result::Result<ScanRecord, String> {
-        self.tell_unwritten(live);
-        self.tell_arenas(live);
-        let own_suppressions = self.tracee.space.modules.own_suppressions(&self.tracee.space.image);
-        let sources = self.heap_sources(live, threads.to_vec())?;
-        let read = self.read_heap(sources);
-        let stopped_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let snapshot = self.observer.model().snapshot();
-        let HeapRead { graph, sites, thread_names } = read;
-        let at_seq = self.observer.stream_end().next_seq;
-        self.observer.profile_ends();
-        let scan = graph.classify();
-        self.tests.note_scan(&self.tracee, &self.observer, &scan);
-        Ok(ScanRecord {
-            scan,
-            sites,
-            snapshot,
-            at_seq,
-            moment,
-            stopped_ns,
-            copied: false,
-            thread_names,
-            own_suppressions,
-        })
-    }
-
-    /// What has to be known of a program that stands still to read its heap, or a copy of it. `live`: one of its
-    /// threads that stand still.
-    fn heap_sources(&mut self, live: i32, threads: Vec<ThreadState>) -> std::result::Result<HeapSources, String> {
-        self.settle();
-        self.await_existing();
-        let failed = |error: TracerError| format!("the program's memory could not be read: {error}");
-        self.tracee.space.refresh_maps(live).map_err(failed)?;
-        if self.tracee.space.image.mappings().is_empty() {
-            return Err("the program's memory was gone already".to_owned());
-        }
-        let mut thread_names = std::mem::take(&mut self.leaks.names);
-        thread_names.extend(
-            threads
-                .iter()
-                .map(|thread| (thread.tid, procfs::thread_name(thread.tid)))
-                .filter(|(_, name)| !name.is_empty()),
-        );
-        self.tracee.space.image.memory.new_stop(live);
-        let options = self.tracee.settings.leak_scan.clone().unwrap_or_default();
-        // what the jump engine has recorded of blocks keeps none of them
-        let is_the_program_s = |mapping: &&Mapping| !mapping.is_heaptrace_s();
-        let mappings: Vec<Mapping> =
-            self.tracee.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
-        let signal_stacks = std::mem::take(&mut self.leaks.signal_stacks);
-        Ok(HeapSources {
-            pid: self.tracee.pid,
-            kernel: Self::held_by_kernel(live, &mappings, signal_stacks),
-            mappings,
-            modules: self.tracee.space.modules.module_data(),
-            threads,
-            thread_names,
-            registered: self.leaks.regions.clone(),
-            layout: self.tracee.space.modules.heap_layout(&self.tracee.settings.table),
-            heap_is_known: self.leaks.existing_is_known || !self.observer.model().may_have_unknown_blocks(),
-            ignored: self.observer.model().ignored_blocks().into_iter().collect(),
-            table: Arc::clone(&self.tracee.settings.table),
-            options: ScanOptions { files: self.tracee.space.image.mapped_files(), ..options },
-        })
-    }
-
-    /// Reads the heap of a program that stands still.
-    fn read_heap(&mut self, sources: HeapSources) -> HeapRead {
-        let model = self.observer.model();
-        let site = |id| model.site(id).map(|stats| stats.key);
-        let blocks = model.live_blocks().collect();
-        // those who serve faults may stand still, too
-        self.tracee.space.image.memory.wait_for_no_faults(procfs::serves_faults(self.tracee.pid));
-        self.tracee.space.image.memory.wait_for_no_servers(self.tracee.space.image.memory.reader(), &sources.mappings);
-        self.tracee.space.image.memory.look_behind_protection(true);
-        let read = sources.read(blocks, site, &mut self.tracee.space.image.original_memory());
-        self.tracee.space.image.memory.look_behind_protection(false);
-        self.tracee.space.image.memory.wait_for_servers();
-        self.tracee.space.image.memory.wait_for_no_faults(false);
-        read
-    }
+/// Reads the heap of a program that stands still.
+pub(super) fn read_heap(tracee: &mut Tracee, observer: &Observer, sources: HeapSources) -> HeapRead {
+    let model = observer.model();
+    let site = |id| model.site(id).map(|stats| stats.key);
+    let blocks = model.live_blocks().collect();
+    // those who serve faults may stand still, too
+    tracee.space.image.memory.wait_for_no_faults(procfs::serves_faults(tracee.pid));
+    tracee.space.image.memory.wait_for_no_servers(tracee.space.image.memory.reader(), &sources.mappings);
+    tracee.space.image.memory.look_behind_protection(true);
+    let read = sources.read(blocks, site, &mut tracee.space.image.original_memory());
+    tracee.space.image.memory.look_behind_protection(false);
+    tracee.space.image.memory.wait_for_servers();
+    tracee.space.image.memory.wait_for_no_faults(false);
+    read
 }
 
 /// The scan of a heap that was read while its program stood still.

@@ -2,7 +2,8 @@
 //! after that, for milliseconds, in which names can be looked up.
 
 use super::modulerecord::ModuleRecord;
-use super::process::Process;
+use super::observer::Observer;
+use super::tracee::Tracee;
 use crate::heapmodel::HeapView;
 use crate::profile::build::{LoadedModule, questions};
 use crate::profile::symbolize::Question;
@@ -33,15 +34,13 @@ impl NearEnd {
     }
 }
 
-impl Process {
-    /// The last thread is about to end: tells whoever wants to know now.
-    pub(super) fn tell_near_end(&mut self) {
-        let settings = Arc::clone(&self.tracee.settings);
-        let Some(hears) = settings.near_end.as_ref().filter(|_| self.identity.selected) else { return };
-        let heap = self.observer.view(false);
-        let (stacks, modules) = self.tracee.space.modules.share_records();
-        let (root, _) = self.tracee.space.image.root_and_inner_pid();
-        // Who does not listen any more needs nothing.
-        let _ = hears.send(NearEnd { heap, stacks, modules, root });
-    }
+/// The last thread is about to end: tells whoever wants to know now.
+pub(super) fn tell(tracee: &mut Tracee, observer: &mut Observer) {
+    let settings = Arc::clone(&tracee.settings);
+    let Some(hears) = settings.near_end.as_ref() else { return };
+    let heap = observer.view(false);
+    let (stacks, modules) = tracee.space.modules.share_records();
+    let (root, _) = tracee.space.image.root_and_inner_pid();
+    // Who does not listen any more needs nothing.
+    let _ = hears.send(NearEnd { heap, stacks, modules, root });
 }

@@ -22,7 +22,6 @@ use crate::session::modulerecord::ModuleRecord;
 use crate::session::tracerecord::StreamEnd;
 use crate::trace::recorder::Recorder;
 use crate::unwinder::Quality;
-pub(super) use pauses::MAX_MARKED;
 use pauses::Pause;
 use sampled::recorded;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 use super::Session;
 use super::error::SessionError;
+use super::interim::LiveSnapshot;
 use super::requests::{ANY, Answer, Request, Wish};
 use crate::tracer::control;
 use crate::tracer::guardian::Guardian;
@@ -16,7 +17,7 @@ impl Session {
             self.guard_anew();
         }
         for process in self.processes.iter_mut() {
-            process.go_on_with_existing();
+            process.existing.go_on(&mut process.tracee, &mut process.observer);
         }
         for request in std::mem::take(&mut self.postponed) {
             self.answer(request);
@@ -25,7 +26,7 @@ impl Session {
             self.answer(request);
         }
         for process in self.processes.iter_mut() {
-            process.try_again_for_copies();
+            process.copies.try_again(&mut process.tracee);
             process.awaited.try_again_for_a_thread(&mut process.tracee)?;
         }
         if !self.awaits_existing()
@@ -87,8 +88,7 @@ impl Session {
             && (request.pid == ANY || self.processes.find(request.pid).is_some())
         {
             for process in self.processes.iter_mut() {
-                process.settle();
-                process.await_existing();
+                process.settle_heap();
                 process.observer.mark(name, process.tracee.settings.generation.until);
             }
             let _ = request.reply.send(Ok(Answer::Marked));
@@ -102,17 +102,23 @@ impl Session {
                     Ok(Answer::Detaching)
                 }
                 Wish::Capture(means) => {
-                    process.begin_capture(means, request.reply, &mut self.stops);
+                    process.copies.want(means, request.reply);
+                    // no thread stands still that could be overtaken
+                    let _ = process.go_on_with_captures(None, &mut self.stops);
                     return;
                 }
                 Wish::EndCopy(copy) => {
-                    process.end_copy(copy);
+                    process.copies.end_copy(copy);
                     Ok(Answer::CopyEnds)
                 }
                 Wish::View { blocks, at: None } => Ok(Answer::Viewed(Box::new(process.interim(blocks)))),
-                Wish::View { at: Some(mark), .. } => {
-                    process.interim_at(&mark).map(|interim| Answer::Viewed(Box::new(interim)))
-                }
+                Wish::View { at: Some(mark), .. } => match process.observer.heap_at(&mark).cloned() {
+                    Ok(heap) => {
+                        let interim = LiveSnapshot { at: Some(mark), ..process.interim_of(heap) };
+                        Ok(Answer::Viewed(Box::new(interim)))
+                    }
+                    Err(why) => Err(why),
+                },
                 Wish::Mark(_) => Ok(Answer::Marked),
                 Wish::Pause(pause) => {
                     self.common.control.request_pause(pause);

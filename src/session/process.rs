@@ -4,15 +4,16 @@ use super::awaited::Awaited;
 use super::common::Common;
 use super::cost::CostMeter;
 use super::engine::EngineReport;
-use super::existing::Existing;
-use super::heapcopy::Copies;
+use super::existing::ExistingBlocks;
+use super::fill::UnwrittenCapacity;
+use super::heapcopy::HeapCopies;
 use super::identity::{Identity, Owner};
 use super::jump::JumpEngine;
-use super::leakrecord::LeakWatch;
+use super::leakscan::{LeakScanner, ThreadEnding};
 use super::observer::Observer;
 use super::pertest::TestTracker;
-use super::pinning::Pinned;
-use super::resolving::Resolving;
+use super::pinning::Affinity;
+use super::resolving::Resolvers;
 use super::sigtrap::SigtrapGuard;
 use super::space::AddressSpace;
 use super::stop::{Action, Stop};
@@ -21,8 +22,8 @@ use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
 use super::tracee::Tracee;
 use super::trap::leave_for_signal;
+use super::{nearend, unseen};
 use crate::base::progress::Progress;
-use crate::heapmodel::fill;
 use crate::profile::Children;
 use crate::tracer::libunwind::Libunwind;
 use crate::tracer::ptrace::{SYSTEM_CALL_STOP, Stopped};
@@ -42,23 +43,21 @@ pub struct Process {
     pub(super) identity: Identity,
     pub(super) sigtrap: SigtrapGuard,
     pub(super) teardown: Teardown,
-    pub(super) affinity: Option<Pinned>,
-    pub(super) leaks: LeakWatch,
+    pub(super) affinity: Affinity,
+    pub(super) leaks: LeakScanner,
     pub(super) tests: TestTracker,
     /// Copies of it that are read, or wanted.
-    pub(super) copies: Copies,
-    /// Blocks from before the attach, while heaptrace looks for them or passes them on.
-    pub(super) existing: Option<Existing>,
+    pub(super) copies: HeapCopies,
+    pub(super) existing: ExistingBlocks,
     pub(super) children: Children,
     pub(super) observer: Observer,
     pub(super) cost: CostMeter,
     pub(super) jump: JumpEngine,
-    /// Blocks whose ends are known, if that is wanted (`--perturb`).
-    pub(super) fill: Option<fill::Blocks>,
+    pub(super) unwritten: UnwrittenCapacity,
     /// Whom probes wait for that take a thread to be placed.
     pub(super) awaited: Awaited,
-    /// Functions that choose one of an allocator's, and run.
-    pub(super) resolving: Vec<Resolving>,
+    /// Functions that choose one of an allocator's.
+    pub(super) resolvers: Resolvers,
     /// Stops of a kind that we do not know.
     pub(super) unknown_stops: u64,
 }
@@ -106,18 +105,18 @@ impl Process {
             },
             sigtrap: SigtrapGuard::default(),
             teardown: Teardown { exit_kill: common.settings.exit_kill && !common.attached, ..Teardown::default() },
-            affinity: None,
-            leaks: LeakWatch::default(),
+            affinity: Affinity::default(),
+            leaks: LeakScanner::default(),
             tests: TestTracker::default(),
-            copies: Copies::default(),
-            existing: None,
+            copies: HeapCopies::default(),
+            existing: ExistingBlocks::default(),
             children: Children::default(),
             observer,
             cost: CostMeter::new(pid, Arc::clone(&common.progress)),
             jump: JumpEngine::new(common.settings.engine, Arc::clone(&common.progress)),
-            fill: common.settings.perturb.then(fill::Blocks::default),
+            unwritten: UnwrittenCapacity::new(&common.settings),
             awaited: Awaited::default(),
-            resolving: Vec::new(),
+            resolvers: Resolvers::default(),
             unknown_stops: 0,
         }
     }
@@ -129,6 +128,12 @@ impl Process {
     /// engine drains its rings.
     pub(super) fn settle(&mut self) {
         self.jump.settle(&mut self.tracee, &mut self.observer);
+    }
+
+    /// The same, and all blocks from before the attach are in the model, too: the heap is about to be looked at.
+    pub(super) fn settle_heap(&mut self) {
+        self.settle();
+        self.existing.await_told(&mut self.tracee, &mut self.observer);
     }
 
     /// It has ended, while others go on: what it holds is given back, as far as its recording does not need it.
@@ -150,7 +155,10 @@ impl Process {
                 self.on_routine_fault(stopped, signal, stops)
             }
             WaitStatus::Signal(signal) => {
-                self.on_signal(tid, stopped, signal)?;
+                self.before_signal(tid, stopped)?;
+                if is_fault(signal) {
+                    self.progress.fault();
+                }
                 Ok(Action::Resume(signal))
             }
             WaitStatus::GroupStop(_) => {
@@ -172,7 +180,8 @@ impl Process {
                 self.sigtrap.install_fallback_if_asked(&mut self.tracee, &mut self.teardown, stopped, stops)?;
                 self.awaited.place_at_stop(&mut self.tracee, stopped)?;
                 if self.copies.await_a_thread() {
-                    self.see_to_copies(stopped, stops)?;
+                    self.copies.on_interrupted(&mut self.tracee, stopped)?;
+                    self.go_on_with_captures(Some(stopped), stops)?;
                 }
                 Ok(Action::Resume(0))
             }
@@ -184,15 +193,6 @@ impl Process {
             }
             WaitStatus::Exited(_) | WaitStatus::Signaled(_) => Ok(Action::Gone),
         }
-    }
-
-    /// A thread is about to get a signal that is neither a trap nor a fault of ours.
-    pub(super) fn on_signal(&mut self, tid: i32, stopped: &Stopped, signal: i32) -> Result<()> {
-        self.before_signal(tid, stopped)?;
-        if is_fault(signal) {
-            self.progress.fault();
-        }
-        Ok(())
     }
 
     /// Before a signal is delivered: its handler must see an untouched program.
@@ -217,7 +217,7 @@ impl Process {
                         self.settle();
                         self.observer.tell(joined);
                     }
-                    self.unpin();
+                    self.affinity.unpin(&self.tracee.tasks);
                 }
                 Ok(Action::Resume(0))
             }
@@ -232,13 +232,22 @@ impl Process {
             Event::Exit => {
                 self.settle();
                 if self.tracee.tasks.iter().all(|task| task.id.tid == tid || task.role != Role::Thread || task.ending) {
-                    self.await_existing();
+                    self.existing.await_told(&mut self.tracee, &mut self.observer);
                 }
-                let noted = self.on_thread_ending(tid, stopped, stops);
+                let noted = match self.leaks.on_thread_ending(&mut self.tracee, tid, stopped, stops) {
+                    Ok(ThreadEnding::One) => Ok(()),
+                    Ok(ThreadEnding::Last(due)) => {
+                        self.look_at_heap(tid, due);
+                        Ok(())
+                    }
+                    Err(error) => Err(error),
+                };
                 self.on_exit(tid);
                 if self.tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {
-                    self.end_copies();
-                    self.tell_near_end();
+                    self.copies.end_all();
+                    if self.identity.selected {
+                        nearend::tell(&mut self.tracee, &mut self.observer);
+                    }
                 }
                 noted?;
                 Ok(Action::Resume(0))
@@ -253,7 +262,8 @@ impl Process {
         // left, of which any may be the last.
         if tid == self.tracee.pid || self.tracee.tasks.get(self.tracee.pid).is_none_or(|first| first.ending) {
             self.cost.note_peak_resident(tid);
-            self.judge_unseen(tid);
+            self.settle();
+            unseen::judge(&mut self.tracee, &mut self.observer, &self.identity, tid);
         }
         self.sigtrap.forget_thread(tid);
         if tid == self.tracee.pid {
@@ -264,50 +274,25 @@ impl Process {
             self.jump.free_cell(&mut self.tracee, &mut self.observer, task.id);
             self.end_calls_of(task.id);
             self.tests.end_tests_of(&mut self.observer, task.id);
-            self.release_dropped_sites();
-        }
-    }
-
-    /// Whether it shares our CPU.
-    pub(super) fn is_pinned(&self) -> bool {
-        self.affinity.as_ref().is_some_and(Pinned::is_shared)
-    }
-
-    /// Ends the sharing of one CPU: the program has a second thread now.
-    pub(super) fn unpin(&mut self) {
-        if let Some(pinned) = &mut self.affinity {
-            pinned.end(&self.tracee.tasks.tids());
-        }
-    }
-
-    /// Gives a task the CPUs that it would have without us.
-    pub(super) fn restore_affinity(&self, tid: i32) {
-        if let Some(pinned) = &self.affinity {
-            pinned.restore(tid);
+            self.tracee.release_dropped_sites(&mut self.observer);
         }
     }
 
     pub(super) fn end_calls_of(&mut self, task: crate::base::addr::TaskId) {
         self.settle();
         self.observer.observe(EngineReport::End(task));
-        self.resolving.retain(|resolving| !resolving.is_of(task.tid));
+        self.resolvers.forget(task.tid);
     }
 
-    /// Reads the maps again: probes for new modules, nothing left of vanished ones.
-    pub(super) fn refresh_modules(&mut self, tid: i32) {
-        let refreshed = self.tracee.space.refresh(tid, &self.tracee.settings.table, &self.tracee.settings.search);
-        self.note_refreshed(refreshed);
-    }
-
-    /// The same while threads run, each of which may end at any moment.
-    pub(super) fn refresh_modules_through_any(&mut self) {
+    /// Reads the maps again: probes for new modules, nothing left of vanished ones. None: threads run, each of which
+    /// may end at any moment.
+    pub(super) fn refresh_modules(&mut self, tid: Option<i32>) {
         let Tracee { pid, tasks, space, settings, .. } = &mut self.tracee;
-        let look = |tid| space.refresh(tid, &settings.table, &settings.search);
-        let refreshed = procfs::through_any(*pid, tasks.tids(), look);
-        self.note_refreshed(refreshed);
-    }
-
-    fn note_refreshed(&mut self, refreshed: Result<Vec<String>>) {
+        let mut look = |tid| space.refresh(tid, &settings.table, &settings.search);
+        let refreshed = match tid {
+            Some(tid) => look(tid),
+            None => procfs::through_any(*pid, tasks.tids(), look),
+        };
         match refreshed {
             Ok(warnings) => {
                 for warning in warnings {

@@ -2,7 +2,9 @@
 
 use super::aftermath::TargetState;
 use super::detach::AddedMemory;
+use super::tracee::Tracee;
 use crate::profile::Exit;
+use crate::tracer::procfs;
 use crate::tracer::status::WaitStatus;
 
 /// See the module's head.
@@ -34,9 +36,10 @@ pub(super) struct Teardown {
 }
 
 impl Teardown {
-    /// What has become of process `pid` when nothing of ours is to be done any more. `is_gone`: it can't be seen, and
-    /// has no tasks.
-    pub(super) fn aftermath(&self, pid: i32, is_gone: bool) -> TargetState {
+    /// What has become of the process when nothing of ours is to be done any more.
+    pub(super) fn aftermath(&self, tracee: &Tracee) -> TargetState {
+        let pid = tracee.pid;
+        let is_gone = tracee.tasks.is_empty() && matches!(procfs::state(pid, pid), None | Some(b'Z' | b'X'));
         let (probes, threads) = (self.unrestored_probes, self.stuck_threads);
         match (self.exit.is_some() || is_gone, probes, threads) {
             (true, 0, _) => TargetState::Ended,

@@ -1,12 +1,16 @@
 //! What every object of a traced process needs: who the process is, its threads and its memory.
 
+mod calls;
+mod standstill;
+
 use super::settings::Settings;
 use super::space::AddressSpace;
-use super::tasks::Tasks;
+use super::tasks::{Role, Tasks};
 use crate::base::addr::Addr;
 use crate::breakpoints::patches::PcLocation;
 use crate::tracer::code::write::Threads;
 use crate::tracer::control::Control;
+use crate::tracer::memory::TargetMemory;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, procfs, ptrace};
@@ -73,5 +77,29 @@ impl Tracee {
     /// Whether other threads are in stops that were not answered yet: one of them may have reset the handler.
     pub(super) fn others_stand_at_stops(&self, tid: i32) -> bool {
         self.tasks.tids().into_iter().any(|other| other != tid && procfs::state(self.pid, other) == Some(b't'))
+    }
+
+    /// A task that has not ended, if there is one.
+    pub(super) fn live_task(&self) -> i32 {
+        procfs::through_any(self.pid, self.tasks.tids(), Ok).unwrap_or(self.pid)
+    }
+
+    /// Whether a task of another process shares the traced process's memory. The event that announced it does not tell:
+    /// clone(CLONE_VM|SIGCHLD) is reported as a fork.
+    pub(super) fn shares_memory(&mut self, tid: i32) -> Result<bool> {
+        // Threads that have ended have no memory any more, also before that is reported.
+        let threads = self.tasks.iter().filter(|task| task.role == Role::Thread);
+        let mut is_known = false;
+        for same in threads.map(|task| procfs::same_memory(tid, task.id.tid)) {
+            if same == Some(true) {
+                return Ok(true);
+            }
+            is_known |= same.is_some();
+        }
+        if is_known {
+            return Ok(false);
+        }
+        // kcmp(2) is refused in some containers: then a byte tells that is written here and read there.
+        Ok(self.space.image.is_seen_through(&TargetMemory::open(tid, tid)?).unwrap_or(true))
     }
 }

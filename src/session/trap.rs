@@ -34,7 +34,12 @@ impl Process {
             if is_moved {
                 thread.set_registers(&raw)?;
             }
-            return self.on_foreign_trap(tid, thread, &raw, at);
+            if self.tracee.is_left_over(thread, at)? {
+                pass_trap_to(thread, &raw, at)?;
+                return Ok(Action::Resume(0));
+            }
+            self.before_signal(tid, thread)?;
+            return self.sigtrap.deliver_trap(&mut self.tracee, thread);
         };
         // Behind an instruction of one byte a thread can stand without having hit our int3. Behind a longer one it
         // can't.
@@ -130,15 +135,17 @@ impl Process {
     /// A thread stands behind a breakpoint of ours, or is taken to.
     pub(super) fn on_hit(&mut self, hit: &Hit<'_>, stops: &mut Stops) -> Result<Action> {
         let &Hit { tid, thread, raw, at, breakpoint } = hit;
-        let is_to_be_traced =
-            breakpoint.purposes.tags & OWN_TRACER_TAG != 0 && self.is_about_to_be_traced(tid, raw, stops);
-        let leaves = is_to_be_traced || breakpoint.purposes.exec && self.is_about_to_change_rights(tid, raw, at);
+        let is_child = self.identity.parent.is_some();
+        let is_to_be_traced = breakpoint.purposes.tags & OWN_TRACER_TAG != 0
+            && self.tracee.is_about_to_be_traced(tid, raw, stops, is_child);
+        let leaves = is_to_be_traced
+            || breakpoint.purposes.exec && self.tracee.is_about_to_change_rights(tid, raw, at, is_child);
         // Whatever fails here, the thread must get past the instruction that it has not executed yet.
         let mut counted = false;
         match self.serve_hit(hit, stops, &mut counted) {
             Ok(()) => {}
             Err(error) if error.is_out_of_reach() => {
-                self.expect_again(hit, &error, counted);
+                self.tracee.expect_again(hit, &error, counted);
                 return Err(error);
             }
             Err(error) => {
@@ -146,11 +153,11 @@ impl Process {
                 self.observer.tell(EventKind::Missed(Missed::Call));
             }
         }
-        self.release_dropped_sites();
+        self.tracee.release_dropped_sites(&mut self.observer);
         if leaves && self.tracee.tasks.get(tid).is_some_and(|task| task.role == Role::Thread) {
             return self.detach_before_call(tid, thread, raw, at);
         }
-        match self.step_past(hit) {
+        match self.tracee.step_past(&mut self.observer, hit) {
             Err(error) if !error.is_out_of_reach() => {
                 tracing::warn!("{error}");
                 self.observer.tell(EventKind::Missed(Missed::Call));
@@ -159,7 +166,7 @@ impl Process {
                 Ok(Action::Resume(0))
             }
             Err(error) => {
-                self.expect_again(hit, &error, true);
+                self.tracee.expect_again(hit, &error, true);
                 Err(error)
             }
             Ok(Action::Resume(0)) if leaves => {
@@ -174,67 +181,6 @@ impl Process {
             other => other,
         }
     }
-
-    /// A thread at a breakpoint was to make a system call for us, and has not come back in time: it will, to hit the
-    /// breakpoint once more.
-    fn expect_again(&mut self, hit: &Hit<'_>, error: &TracerError, counted: bool) {
-        if counted
-            && matches!(error, TracerError::Unresponsive { .. })
-            && let Some(task) = self.tracee.tasks.get_mut(hit.tid)
-        {
-            task.counted.push(hit.at, hit.raw.0.rsp);
-        }
-    }
-
-    /// Gets the thread past the replaced instruction.
-    fn step_past(&mut self, hit: &Hit<'_>) -> Result<Action> {
-        let &Hit { thread, raw, at, breakpoint, .. } = hit;
-        if let StepOver::Emulate(instruction) = &breakpoint.planned.step {
-            let mut regs = raw.regs();
-            regs.rip = at.0;
-            if instruction.run(&mut regs, &mut self.tracee.space.image.original_memory()) == Outcome::Done {
-                thread.pass_trap(raw, &regs)?;
-                return Ok(Action::Resume(0));
-            }
-        }
-        let pad = match breakpoint.pad {
-            Some(pad) => Placed::Done(pad),
-            None => self.tracee.space.image.write_pad(
-                &mut self.tracee.space.modules,
-                at,
-                Some(&Helper::at_trap(thread, raw)),
-            )?,
-        };
-        match pad {
-            Placed::Done(pad) => {
-                if let Some(breakpoint) = self.tracee.space.probes.breakpoints.get_mut(at) {
-                    breakpoint.pad = Some(pad);
-                }
-                pass_trap_to(thread, raw, pad)?;
-            }
-            // The instruction reads memory that is not there and can't be moved either: it must fault at its own
-            // address.
-            Placed::Impossible | Placed::NoRoom => {
-                self.tracee.space.probes.lift(&mut self.tracee.space.image, at)?;
-                self.observer.tell(EventKind::Missed(Missed::Call));
-                pass_trap_to(thread, raw, at)?;
-            }
-        }
-        Ok(Action::Resume(0))
-    }
-
-    /// A SIGTRAP whose address is none of our breakpoints.
-    fn on_foreign_trap(&mut self, tid: i32, thread: &Stopped, raw: &RawRegs, trap: Addr) -> Result<Action> {
-        if self.tracee.space.image.code.patches().removed_from(trap).is_some()
-            && thread.is_breakpoint_trap()?
-            && self.tracee.space.image.is_clean(&self.tracee.space.modules, trap)?
-        {
-            pass_trap_to(thread, raw, trap)?;
-            return Ok(Action::Resume(0));
-        }
-        self.before_signal(tid, thread)?;
-        self.sigtrap.deliver_trap(&mut self.tracee, thread)
-    }
 }
 
 /// Before a signal is delivered to a thread outside of the jump engine's routine: no handler may see a pad's address,
@@ -247,6 +193,57 @@ pub(super) fn leave_for_signal(tracee: &mut Tracee, observer: &mut Observer, thr
 }
 
 impl Tracee {
+    /// Whether a thread has hit a breakpoint of ours at `trap` that is not there any more.
+    fn is_left_over(&mut self, thread: &Stopped, trap: Addr) -> Result<bool> {
+        Ok(self.space.image.code.patches().removed_from(trap).is_some()
+            && thread.is_breakpoint_trap()?
+            && self.space.image.is_clean(&self.space.modules, trap)?)
+    }
+
+    /// A thread at a breakpoint was to make a system call for us, and has not come back in time: it will, to hit the
+    /// breakpoint once more.
+    fn expect_again(&mut self, hit: &Hit<'_>, error: &TracerError, counted: bool) {
+        if counted
+            && matches!(error, TracerError::Unresponsive { .. })
+            && let Some(task) = self.tasks.get_mut(hit.tid)
+        {
+            task.counted.push(hit.at, hit.raw.0.rsp);
+        }
+    }
+
+    /// Gets the thread past the replaced instruction.
+    fn step_past(&mut self, observer: &mut Observer, hit: &Hit<'_>) -> Result<Action> {
+        let &Hit { thread, raw, at, breakpoint, .. } = hit;
+        if let StepOver::Emulate(instruction) = &breakpoint.planned.step {
+            let mut regs = raw.regs();
+            regs.rip = at.0;
+            if instruction.run(&mut regs, &mut self.space.image.original_memory()) == Outcome::Done {
+                thread.pass_trap(raw, &regs)?;
+                return Ok(Action::Resume(0));
+            }
+        }
+        let pad = match breakpoint.pad {
+            Some(pad) => Placed::Done(pad),
+            None => self.space.image.write_pad(&mut self.space.modules, at, Some(&Helper::at_trap(thread, raw)))?,
+        };
+        match pad {
+            Placed::Done(pad) => {
+                if let Some(breakpoint) = self.space.probes.breakpoints.get_mut(at) {
+                    breakpoint.pad = Some(pad);
+                }
+                pass_trap_to(thread, raw, pad)?;
+            }
+            // The instruction reads memory that is not there and can't be moved either: it must fault at its own
+            // address.
+            Placed::Impossible | Placed::NoRoom => {
+                self.space.probes.lift(&mut self.space.image, at)?;
+                observer.tell(EventKind::Missed(Missed::Call));
+                pass_trap_to(thread, raw, at)?;
+            }
+        }
+        Ok(Action::Resume(0))
+    }
+
     /// Moves a thread that is in a pad back to the original code. If the replaced instruction has not run yet, it goes
     /// back to the breakpoint, whose hit has been counted already.
     pub(super) fn leave_pad_for_signal(&mut self, thread: &Stopped) -> Result<()> {

@@ -1,62 +1,51 @@
 //! Of a process at its end, or when it is let go: whether there are signs that it has allocated in ways that were not
 //! seen.
 
-use super::process::Process;
+use super::identity::Identity;
+use super::observer::Observer;
+use super::tracee::Tracee;
 use crate::event::{EventKind, Missed};
 use crate::image::maps::{self, Kind, Mapping};
 
 /// So much a C library's allocator asks of the kernel at its first call, in bytes. What has less is no heap: a static
-/// program's start puts
-/// its first thread's variables there.
+/// program's start puts its first thread's variables there.
 const FIRST_HEAP: u64 = 128 << 10;
 
-impl Process {
-    /// Notes what was not seen, while the memory is there. `tid` is a task that lives.
-    pub(super) fn judge_unseen(&mut self, tid: i32) {
-        if !self.identity.selected {
-            return;
-        }
-        self.settle();
-        if self.tracee.space.modules.judge_slots(&self.tracee.space.image, &self.tracee.settings.table) {
-            // blocks may have come and gone so: what was freed, or leaked, in other ways is not certain either
-            self.observer.tell(EventKind::Missed(Missed::Call));
-        }
-        // a forked child has its parent's heap
-        let is_fork = self.identity.parent.is_some() && self.identity.images.is_empty();
-        let is_silent =
-            self.observer.events() == 0 && !self.observer.is_paused() && self.observer.paused_for().is_zero();
-        if is_fork
-            || !is_silent
-            || !self.tracee.space.modules.has_probes()
-            || self.tracee.space.refresh_maps(tid).is_err()
-        {
-            return;
-        }
-        let [by_break, by_mmap] =
-            [Kind::Heap, Kind::Anonymous].map(|kind| size_of(self.tracee.space.image.mappings(), kind));
-        if by_break + by_mmap == 0 {
-            return;
-        }
-        let heap = format!("{:.1} MiB", (by_break + by_mmap) as f64 / 1024.0 / 1024.0);
-        let advice = "functions that heaptrace does not know: name them with --alloc-fn and --free-fn";
-        if self.identity.attached {
-            self.tracee.warn_once(format!(
-                "no call of an allocator function was seen, though the process has {heap} of memory of its own: it did not allocate in \
-                 this time, or does it by {advice} (`heaptrace heap {}` shows what its heap holds)",
-                self.tracee.pid
-            ));
-            return;
-        }
-        let text = format!(
-            "no call of an allocator function was seen, though the program had {heap} of memory of its own: it allocates by {advice}"
-        );
-        // what else asks for memory there is no program's own
-        if by_break > 0 {
-            self.tracee.space.modules.findings.note_blind_spot(text)
-        } else {
-            self.tracee.warn_once(text)
-        }
+/// Notes what was not seen, while the memory is there. `tid` is a task that lives. What has happened before must
+/// be settled.
+pub(super) fn judge(tracee: &mut Tracee, observer: &mut Observer, identity: &Identity, tid: i32) {
+    if !identity.selected {
+        return;
     }
+    if tracee.space.modules.judge_slots(&tracee.space.image, &tracee.settings.table) {
+        // blocks may have come and gone so: what was freed, or leaked, in other ways is not certain either
+        observer.tell(EventKind::Missed(Missed::Call));
+    }
+    // a forked child has its parent's heap
+    let is_fork = identity.parent.is_some() && identity.images.is_empty();
+    let is_silent = observer.events() == 0 && !observer.is_paused() && observer.paused_for().is_zero();
+    if is_fork || !is_silent || !tracee.space.modules.has_probes() || tracee.space.refresh_maps(tid).is_err() {
+        return;
+    }
+    let [by_break, by_mmap] = [Kind::Heap, Kind::Anonymous].map(|kind| size_of(tracee.space.image.mappings(), kind));
+    if by_break + by_mmap == 0 {
+        return;
+    }
+    let heap = format!("{:.1} MiB", (by_break + by_mmap) as f64 / 1024.0 / 1024.0);
+    let advice = "functions that heaptrace does not know: name them with --alloc-fn and --free-fn";
+    if identity.attached {
+        tracee.warn_once(format!(
+            "no call of an allocator function was seen, though the process has {heap} of memory of its own: it did not allocate in \
+             this time, or does it by {advice} (`heaptrace heap {}` shows what its heap holds)",
+            tracee.pid
+        ));
+        return;
+    }
+    let text = format!(
+        "no call of an allocator function was seen, though the program had {heap} of memory of its own: it allocates by {advice}"
+    );
+    // what else asks for memory there is no program's own
+    if by_break > 0 { tracee.space.modules.findings.note_blind_spot(text) } else { tracee.warn_once(text) }
 }
 
 /// The bytes of memory that the process alone can write, in mappings of this kind that an allocator may have made.

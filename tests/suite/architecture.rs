@@ -12,6 +12,7 @@ mod words;
 /// as the module. In a room some parts have a place of their own (`heap/leaks`).
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("base", &[]),
+    ("base/engine", &[]),
     ("image", &[]),
     ("heap", &[]),
     ("saved", &[]),

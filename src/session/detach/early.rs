@@ -8,47 +8,12 @@ use crate::session::jump::Cause;
 use crate::session::process::Process;
 use crate::session::stop::Action;
 use crate::session::stops::Stops;
-use crate::session::tasks::Role;
 use crate::session::trap::pass_trap_to;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
-use crate::tracer::{Result, files, procfs};
-
-/// PTRACE_TRACEME of <sys/ptrace.h>.
-const TRACEME: u32 = 0;
+use crate::tracer::{Result, procfs};
 
 impl Process {
-    /// Whether a task at the entry of ptrace(2) asks to be traced by its parent, and can be detached from before it
-    /// does: a followed child with one thread, or a child in vfork(2), whose parent tells when it no longer shares the
-    /// memory.
-    pub(in crate::session) fn is_about_to_be_traced(&self, tid: i32, raw: &RawRegs, stops: &Stops) -> bool {
-        raw.0.rdi as u32 == TRACEME
-            && self.tracee.tasks.get(tid).is_some_and(|task| match task.role {
-                Role::VmSharer => stops.is_in_vfork(tid),
-                Role::Thread => self.identity.parent.is_some() && self.tracee.tasks.len() == 1,
-            })
-    }
-
-    /// Whether a task at the entry of execve(2) or one of its kin, `at`, is a child that shares the memory, and the
-    /// file would run with other rights: those the kernel gives only to who is not traced (execve(2)). Such a child is
-    /// detached from before its exec. If the exec fails nevertheless, it is on its own among our breakpoints: hence
-    /// only where the file is there and may be executed.
-    pub(in crate::session) fn is_about_to_change_rights(&mut self, tid: i32, raw: &RawRegs, at: Addr) -> bool {
-        let may_leave = |role| match role {
-            Role::VmSharer => true,
-            // A process of its own: if it has no other thread that would stay behind, and is not the one asked for.
-            Role::Thread => self.identity.parent.is_some() && self.tracee.tasks.len() == 1,
-        };
-        if !self.tracee.tasks.get(tid).is_some_and(|task| may_leave(task.role)) {
-            return false;
-        }
-        self.tracee
-            .space
-            .modules
-            .executed(&self.tracee.space.image, raw, at)
-            .is_some_and(|executed| files::changes_rights(tid, &executed))
-    }
-
     /// The only thread of a followed child stands at execve(2), of a file that gives other rights, or asks for another
     /// tracer: lets it go as if it had never been traced.
     pub(in crate::session) fn detach_before_call(
@@ -72,7 +37,7 @@ impl Process {
         self.children.untraced += 1;
         self.children.untraced_names.push(name);
         (self.teardown.detached_early, self.teardown.detached) = (true, true);
-        self.restore_affinity(tid);
+        self.affinity.restore(tid);
         Ok(Action::Detach)
     }
 
@@ -87,17 +52,16 @@ impl Process {
         if !name.is_empty() && !self.children.untraced_names.contains(&name) {
             self.children.untraced_names.push(name);
         }
-        self.restore_affinity(tid);
+        self.affinity.restore(tid);
     }
 
     /// Clears the way for a child in vfork(2) that is about to be detached from.
     pub(in crate::session) fn set_aside_for(&mut self, child: i32) -> Result<()> {
-        self.settle();
-        self.await_existing();
+        self.settle_heap();
         self.tracee.space.image.set_aside_for(child)?;
         if self.tracee.tasks.has_several_threads() {
             self.observer.tell(EventKind::Unobserved);
-            self.leaks.existing_is_known = false;
+            self.existing.forget();
             self.tracee.space.modules.findings.note_blind_spot(
                 "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
                  executed its program was not seen"
@@ -112,13 +76,12 @@ impl Process {
         let Ok(child) = i32::try_from(thread.event_message()?) else { return Ok(()) };
         stops.end_vfork(child);
         if self.tracee.space.image.is_aside_for(child) {
-            self.settle();
-            self.await_existing();
+            self.settle_heap();
             self.observer.observe(EngineReport::CallsUnseen);
             self.tracee.tasks.forget_counted_in_gap();
             self.tracee.space.image.memory.new_stop(tid);
-            self.release_dropped_sites();
-            self.refresh_modules(tid);
+            self.tracee.release_dropped_sites(&mut self.observer);
+            self.refresh_modules(Some(tid));
             // A thread that has run meanwhile may stand between the instructions that a jump would overwrite.
             if self.tracee.space.image.is_last_aside(child)
                 && self.jump.on().is_some()
@@ -128,7 +91,7 @@ impl Process {
             }
             self.tracee.space.image.take_up_after(child)?;
             self.observer.tell(EventKind::Unobserved);
-            self.leaks.existing_is_known = false;
+            self.existing.forget();
         }
         Ok(())
     }

@@ -4,12 +4,13 @@ use super::Observer;
 use crate::allocators::{Kind, Text};
 use crate::base::addr::{Addr, FunctionId};
 use crate::event::calls::MapCall;
-use crate::event::{EventKind, MarkName};
-use crate::heapmodel::HeapView;
+use crate::event::{EventKind, Generation, MarkName};
+use crate::heapmodel::{HeapView, Snapshot};
+use crate::session::interim::{births_at, known};
 use std::time::{Duration, Instant};
 
 /// So many marks have their heaps kept: what has changed since takes memory, in each of them.
-pub(in crate::session) const MAX_MARKED: usize = 4;
+pub(super) const MAX_MARKED: usize = 4;
 
 /// Whether and for how long collecting has paused.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,13 +79,34 @@ impl Observer {
         self.marked.push((name, view));
     }
 
-    /// The heap at the latest mark of this name, if it is one of the newest.
-    pub(in crate::session) fn marked(&self, name: &MarkName) -> Option<&HeapView> {
-        self.marked.iter().rev().find(|(known, _)| known == name).map(|(_, view)| view)
+    /// The heap when the latest mark of this name was set.
+    ///
+    /// # Errors
+    /// It is not kept, in a sentence for people.
+    pub(in crate::session) fn heap_at(&self, mark: &MarkName) -> Result<&HeapView, String> {
+        let marked = self.marked.iter().rev().find(|(known, _)| known == mark);
+        marked.map(|(_, view)| view).ok_or_else(|| {
+            let kept: Vec<MarkName> = self.marked.iter().map(|(name, _)| *name).collect();
+            format!(
+                "the heap at the mark `{mark}` is not kept: it is for the newest {MAX_MARKED} marks of a program since its exec; {}",
+                known(&kept)
+            )
+        })
     }
 
-    /// The marks whose heaps are kept, the oldest first.
-    pub(in crate::session) fn kept_marks(&self) -> impl Iterator<Item = MarkName> {
-        self.marked.iter().map(|(name, _)| *name)
+    /// What of the heap is wanted at the end.
+    ///
+    /// # Errors
+    /// A mark was not set, in a sentence for people.
+    pub(in crate::session) fn wanted_snapshot(&mut self, wanted: Generation) -> Result<Snapshot, String> {
+        let Generation { since, until } = wanted;
+        let heap = match until {
+            Some(mark) => self.heap_at(&mark)?.clone(),
+            None if since.is_none() => return Ok(self.model().snapshot()),
+            None => self.view(true),
+        };
+        let Some(since) = since else { return Ok(heap.snapshot()) };
+        let births = births_at(&heap, &since).map_err(|error| error.to_string())?;
+        Ok(heap.survivors(births).unwrap_or_default())
     }
 }

@@ -9,11 +9,10 @@ const MAX_METHODS: usize = 60;
 
 /// Types with more, the file of each, and how many it has. The figures may only become smaller: who removes a method
 /// corrects them.
-const LARGE: &[(&str, &str, usize)] = &[
-    ("Elf", "src/image/elf.rs", 73),
-    ("HeapModel", "src/heapmodel.rs", 71),
-    ("Process", "src/session/process.rs", 113),
-];
+const LARGE: &[(&str, &str, usize)] = &[("Elf", "src/image/elf.rs", 73), ("HeapModel", "src/heapmodel.rs", 71)];
+
+/// Types that may have fewer: a process is dispatch, and what it consists of decides.
+const SMALL: &[(&str, &str, usize)] = &[("Process", "src/session/process.rs", 40)];
 
 /// Types that have methods in other places too, the file of each, and how many other files that is. The figures may
 /// only become smaller.
@@ -21,7 +20,7 @@ const SCATTERED: &[(&str, &str, usize)] = &[
     ("Area", "src/heap/walk/mimalloc3/arenas.rs", 1),
     ("Figures", "src/heapmodel/view.rs", 1),
     ("Graph", "src/heap/leaks/graph.rs", 2),
-    ("Process", "src/session/process.rs", 18),
+    ("Process", "src/session/process.rs", 10),
     ("Recording", "src/session/recording.rs", 4),
     ("Rule", "src/unwinder/rule.rs", 1),
     ("Search", "src/symbols/files.rs", 1),
@@ -204,7 +203,14 @@ fn differences(
 /// No type has more methods than one reads.
 #[test]
 fn no_object_does_everything() {
-    let wrong = differences(&objects_of_the_program(), |object| object.methods, MAX_METHODS, LARGE);
+    let objects = objects_of_the_program();
+    let mut wrong = differences(&objects, |object| object.methods, MAX_METHODS, LARGE);
+    for (name, place, most) in SMALL {
+        let found = objects[&((*name).to_owned(), (*place).to_owned())].methods;
+        if found > *most {
+            wrong.push(format!("{name} of {place}: {found}, and may have {most}"));
+        }
+    }
     assert!(wrong.is_empty(), "methods:\n{}", wrong.join("\n"));
 }
 
