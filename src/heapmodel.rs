@@ -11,7 +11,8 @@ mod birthtimes;
 mod blocks;
 mod booking;
 mod capacity;
-mod estimate;
+mod errors;
+mod figures;
 pub mod fill;
 mod firsts;
 mod gap;
@@ -23,6 +24,7 @@ mod newest;
 mod period;
 mod pertest;
 mod ranges;
+mod reallocs;
 mod sites;
 mod sitetable;
 mod timeline;
@@ -30,15 +32,15 @@ mod traits;
 mod view;
 
 use crate::base::addr::{Addr, FunctionId, ProcessId, StackId, TaskId};
-use crate::base::figures::{
-    Amount, Anomalies, Capacity, CrossThreadFreed, FindingKind, Growth, Histograms, TimelinePoint, Totals,
-};
-use crate::event::{Call, Event, EventKind, EventSink, Missed, Preexisting};
+use crate::base::figures::{Amount, Anomalies, Capacity, CrossThreadFreed, Growth, Histograms, TimelinePoint, Totals};
+use crate::event::{Call, Event, EventKind, EventSink, Preexisting};
 use arenas::{Arenas, Part};
 use birthtimes::BirthTimes;
 use blocks::{Block, Blocks};
-use booking::{ErrorKey, PendingRealloc};
 use capacity::Capacities;
+use errors::Errors;
+pub use errors::HeapError;
+use figures::Figures;
 use gap::Gap;
 use growth::Growths;
 use ignored::Ignored;
@@ -49,11 +51,10 @@ use newest::Newest;
 pub use period::Counted;
 use pertest::Tests;
 pub use pertest::{TestFigures, TestTally};
-use rustc_hash::FxHashMap;
+use reallocs::Reallocs;
 use serde::{Deserialize, Serialize};
 use sites::Sites;
 pub use sitetable::SiteTable;
-use std::collections::BTreeSet;
 use timeline::Timeline;
 pub use view::HeapView;
 
@@ -87,33 +88,6 @@ pub struct SiteStats {
     pub temporary: u64,
     pub lifetime_ns: u64,
     pub freed_elsewhere: u64,
-}
-
-/// An error of the program, see `profile::Finding`.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs, reason = "see profile::Finding")]
-pub struct HeapError {
-    pub kind: FindingKind,
-    pub count: u64,
-    pub block: Addr,
-    pub size: Option<u64>,
-    pub given_size: Option<u64>,
-    pub offset: Option<u64>,
-    pub align: Option<u64>,
-    pub given_align: Option<u64>,
-    pub function: FunctionId,
-    pub operator: Option<&'static str>,
-    pub task: u32,
-    pub stack: StackId,
-    pub alloc_stack: Option<StackId>,
-    pub free_stack: Option<StackId>,
-}
-
-impl HeapError {
-    /// All stacks that it names.
-    pub fn stacks(&self) -> impl Iterator<Item = StackId> + use<> {
-        [Some(self.stack), self.alloc_stack, self.free_stack].into_iter().flatten()
-    }
 }
 
 /// An immutable view of the model at one moment.
@@ -168,9 +142,6 @@ pub struct HeapModel {
     preexisting: Preexisting,
     paused: bool,
     free_stacks: bool,
-    sample_interval: u64,
-    /// Reallocs, as far as the recorded ones tell, where blocks are sampled.
-    sampled_reallocations: f64,
     /// When the stream began, in nanoseconds since the session did.
     began_ns: u64,
     /// The time of the latest event, counted from there.
@@ -180,29 +151,16 @@ pub struct HeapModel {
     mapped: Mapped,
     sites: Sites,
     timeline: Timeline,
-    totals: Totals,
-    /// Number of maxima of live bytes so far.
-    peak_epoch: u64,
+    figures: Figures,
     /// Number of allocations in the life of the process and its ancestors: the clock of lifetimes.
     births: u64,
     birth_times: BirthTimes,
-    /// Blocks born up to here came with the fork.
-    inherited_births: u64,
-    sizes: [u64; 65],
-    lifetimes: [u64; 65],
     newest: Newest,
     growths: Growths,
     capacities: Capacities,
     arenas: Arenas,
-    pending: Vec<PendingRealloc>,
-    errors: FxHashMap<ErrorKey, HeapError>,
-    anomalies: Anomalies,
-    /// Whether blocks were freed by ways that are not seen, by this process or those that it is a copy of.
-    frees_unseen: bool,
-    unseen_frees: u64,
-    /// What was freed though no block was live there: an allocator that does not notice hands such an address out
-    /// twice, or that of the block that it lies in.
-    freed_dead: BTreeSet<Addr>,
+    reallocs: Reallocs,
+    errors: Errors,
     gap: Gap,
     ignored: Ignored,
     marks: Marks,
@@ -232,32 +190,22 @@ impl HeapModel {
         Self {
             preexisting,
             free_stacks: true,
-            sample_interval: 0,
-            sampled_reallocations: 0.0,
             began_ns: 0,
             now_ns: 0,
             blocks: Blocks::new(),
             mapped: Mapped::default(),
             sites: Sites::default(),
             timeline: Timeline::new(),
-            totals: Totals::default(),
-            peak_epoch: 0,
+            figures: Figures::new(0),
             births: 0,
             birth_times: BirthTimes::default(),
-            inherited_births: 0,
-            sizes: [0; 65],
-            lifetimes: [0; 65],
             newest: Newest::default(),
             growths: Growths::default(),
             capacities: Capacities::default(),
             arenas: Arenas::default(),
-            pending: Vec::new(),
-            errors: FxHashMap::default(),
+            reallocs: Reallocs::default(),
+            errors: Errors::default(),
             paused: false,
-            anomalies: Anomalies::default(),
-            frees_unseen: false,
-            unseen_frees: 0,
-            freed_dead: BTreeSet::new(),
             gap: Gap::default(),
             ignored: Ignored::default(),
             marks: Marks::default(),
@@ -267,7 +215,7 @@ impl HeapModel {
 
     /// The same, of which one byte in `interval` is sampled, if it is not 0.
     fn sampled(preexisting: Preexisting, interval: u64) -> Self {
-        Self { sample_interval: interval, ..Self::new(preexisting) }
+        Self { figures: Figures::new(interval), ..Self::new(preexisting) }
     }
 
     /// The process came to be by a fork, as a copy of the one whose past this is: it has all its blocks, and has
@@ -277,46 +225,25 @@ impl HeapModel {
         if among_threads {
             self.expect_unknown_frees();
         }
-        self.totals = Totals {
-            live_blocks: self.totals.live_blocks,
-            live_bytes: self.totals.live_bytes,
-            peak_blocks: self.totals.live_blocks,
-            peak_bytes: self.totals.live_bytes,
-            ..Totals::default()
-        };
-        self.sampled_reallocations = 0.0;
-        self.peak_epoch += 1;
-        self.inherited_births = self.births;
+        self.figures = self.figures.fork(self.births);
         self.birth_times = BirthTimes::default();
         self.sites.inherit();
         self.timeline = Timeline::new();
-        (self.sizes, self.lifetimes) = ([0; 65], [0; 65]);
         self.ignored.fork(parent, child);
         self.tests.fork(parent, child, self.births);
         self.mapped.fork(parent, child);
         (self.newest, self.growths, self.capacities) = (Newest::default(), Growths::default(), Capacities::default());
         self.arenas = Arenas::default();
-        self.errors.clear();
-        (self.anomalies, self.unseen_frees) = (Anomalies::default(), 0);
-        self.pending.retain_mut(|pending| {
-            let forking = pending.by.task.serial == parent;
-            pending.by.task.serial = child;
-            forking
-        });
+        self.errors.fork();
+        self.reallocs.fork(parent, child);
     }
 
     /// The heap of another program, in the same process.
     fn begin_image(&mut self) {
-        let Self { free_stacks, sample_interval, began_ns, now_ns, paused, anomalies, .. } = *self;
+        let Self { free_stacks, began_ns, now_ns, paused, figures, .. } = *self;
+        *self = Self { free_stacks, began_ns, now_ns, ..Self::sampled(Preexisting::None, figures.sample_interval) };
         // The errors are of one program; what was not seen, of the process.
-        let anomalies = Anomalies {
-            lost: anomalies.lost + self.unseen_frees,
-            unknown_frees: 0,
-            double_frees: 0,
-            mismatched_frees: 0,
-            ..anomalies
-        };
-        *self = Self { free_stacks, began_ns, now_ns, anomalies, ..Self::sampled(Preexisting::None, sample_interval) };
+        self.figures.anomalies = Anomalies { lost: figures.anomalies.lost + figures.unseen_frees, ..figures.anomalies };
         if paused {
             self.set_paused(true);
         }
@@ -380,19 +307,19 @@ impl HeapModel {
         match event.kind {
             EventKind::Allocated { .. } | EventKind::Freed { .. } => {}
             EventKind::ReallocBegan { old, by } => {
-                let pending = self.begin_realloc(old, by);
-                self.pending.push(pending);
+                let realloc = self.begin_realloc(old, by);
+                self.reallocs.push(realloc);
             }
             EventKind::ReallocEnded { old, new, size, by } => {
-                let pending = match self.take_pending_realloc(old, by.task.serial) {
-                    Some(pending) => pending,
+                let begun = match self.reallocs.take(old, by.task.serial) {
+                    Some(begun) => begun,
                     None => self.begin_realloc(old, by),
                 };
-                self.end_realloc(&pending, new, size, &by);
+                self.end_realloc(&begun, new, size, &by);
             }
             EventKind::AllocatedUnseen { size, by } => self.allocate_unseen(size, &by),
             EventKind::ReallocAbandoned { old, task } => {
-                self.take_pending_realloc(old, task.serial);
+                self.reallocs.take(old, task.serial);
             }
             EventKind::Unwritten { block, bytes } => self.note_unwritten(block, bytes),
             EventKind::ArenaPart { arena, is_main, start, bytes, live, free } => {
@@ -402,7 +329,7 @@ impl HeapModel {
                 self.newest.forget(task.serial);
             }
             EventKind::Counted { allocations, bytes } => {
-                let totals = &mut self.totals;
+                let totals = &mut self.figures.totals;
                 totals.counted_allocations = totals.counted_allocations.saturating_add(allocations);
                 totals.counted_bytes = totals.counted_bytes.saturating_add(bytes);
             }
@@ -410,8 +337,8 @@ impl HeapModel {
             EventKind::Remapped { old, old_bytes, new, new_bytes, ref by } => {
                 self.remap((old, old_bytes.bytes()), (new, new_bytes.bytes()), by);
             }
-            EventKind::Failed { .. } => self.totals.failed += 1,
-            EventKind::Missed(missed) => self.count_missed(missed),
+            EventKind::Failed { .. } => self.figures.totals.failed += 1,
+            EventKind::Missed(missed) => self.figures.count_missed(missed),
             EventKind::Began { preexisting, free_stacks, sample_interval, .. } => {
                 let began_ns = event.time_ns;
                 *self = Self { free_stacks, began_ns, ..Self::sampled(preexisting, sample_interval) };
@@ -429,31 +356,21 @@ impl HeapModel {
                 self.gap.end();
             }
             EventKind::Paused(paused) => self.set_paused(paused),
-            EventKind::BlockIgnored(inside) => self.ignore_block(inside),
-            EventKind::NewBlocksIgnored { task, ignore } => self.ignore_new_blocks(task.serial, ignore),
+            EventKind::BlockIgnored(inside) => self.ignored.add(inside, self.births),
+            EventKind::NewBlocksIgnored { task, ignore } => self.ignored.mute(task.serial, ignore),
             EventKind::Mark(name) => self.marks.set(name, self.now_ns, self.births),
-            EventKind::TestBegan { test, task, alone } => self.begin_test(test, task, alone),
-            EventKind::TestJoined { task, parent } => self.join_test(task, parent),
-            EventKind::TestEnded { task } => self.end_test(task),
-        }
-    }
-
-    fn count_missed(&mut self, missed: Missed) {
-        let anomalies = &mut self.anomalies;
-        match missed {
-            Missed::Call => anomalies.lost += 1,
-            Missed::Return => anomalies.abandoned_calls += 1,
-            Missed::OuterFrames { cut } => {
-                anomalies.truncated_stacks += 1;
-                anomalies.cut_stacks += u64::from(cut);
+            EventKind::TestBegan { test, task, alone } => {
+                self.tests.begin(test, task.serial, alone, (self.now_ns, self.births));
             }
-            Missed::UnwindRule => anomalies.guessed_stacks += 1,
+            EventKind::TestJoined { task, parent } => self.tests.join(task.serial, parent.serial),
+            EventKind::TestEnded { task } => self.tests.end(task.serial, self.now_ns),
         }
     }
 
     /// What was not seen so far, or not wholly, and the program's errors in numbers.
     pub fn anomalies(&self) -> Anomalies {
-        Anomalies { lost: self.anomalies.lost + self.unseen_frees, ..self.anomalies }
+        let Figures { anomalies, unseen_frees, .. } = self.figures;
+        self.errors.count_in(Anomalies { lost: anomalies.lost + unseen_frees, ..anomalies })
     }
 
     /// For how long the stream has lasted at this time of the session, in nanoseconds.
@@ -463,20 +380,17 @@ impl HeapModel {
 
     /// The bytes that are live. Cheap.
     pub fn live_bytes(&self) -> u64 {
-        self.totals.live_bytes
+        self.figures.totals.live_bytes
     }
 
     /// The bytes that were allocated so far. Cheap.
     pub fn allocated_bytes(&self) -> u64 {
-        self.totals.bytes_allocated
+        self.figures.totals.bytes_allocated
     }
 
     /// The sums so far. Cheap, unless blocks are sampled: then all sites are looked at.
     pub fn totals(&self) -> Totals {
-        match self.sample_interval {
-            0 => self.totals,
-            _ => self.figures().totals_of(|| self.sites.stats(self.peak_epoch)),
-        }
+        self.figures.totals_of(|| self.sites.stats(self.figures.peak_epoch))
     }
 
     /// Whether there can be blocks whose allocation was not seen.
@@ -510,7 +424,7 @@ impl HeapModel {
 
     /// All live blocks, in no order; without what the program has mapped by itself.
     pub fn live_blocks(&self) -> impl Iterator<Item = LiveBlock> {
-        self.blocks.iter().map(|(addr, block)| live_block(addr, &block, self.inherited_births))
+        self.blocks.iter().map(|(addr, block)| live_block(addr, &block, self.figures.inherited_births))
     }
 
     /// How many blocks were allocated in the life of the process and its ancestors.
@@ -523,7 +437,7 @@ impl HeapModel {
     pub fn live_births(&self) -> impl Iterator<Item = (u64, LiveBlock)> {
         let mapped = self.mapped.ranges.mappings().into_iter().map(|m| {
             let block = Block { size: m.bytes, site: m.site, birth: m.birth };
-            (m.birth, live_block(m.start, &block, self.inherited_births))
+            (m.birth, live_block(m.start, &block, self.figures.inherited_births))
         });
         self.block_births().chain(mapped)
     }
@@ -531,12 +445,12 @@ impl HeapModel {
     /// The same without what the program has mapped by itself: no two of these have an address in common.
     pub fn block_births(&self) -> impl Iterator<Item = (u64, LiveBlock)> {
         let blocks = self.blocks.iter();
-        blocks.map(|(addr, block)| (block.birth, live_block(addr, &block, self.inherited_births)))
+        blocks.map(|(addr, block)| (block.birth, live_block(addr, &block, self.figures.inherited_births)))
     }
 
     /// The figures of a site; None for an id of another model.
     pub fn site(&self, id: SiteId) -> Option<SiteStats> {
-        self.sites.stats_of(id.0, self.peak_epoch)
+        self.sites.stats_of(id.0, self.figures.peak_epoch)
     }
 
     /// The marks so far, the oldest first.
@@ -551,10 +465,10 @@ impl HeapModel {
         blocks.sort_unstable_by_key(|block| block.addr);
         let mut ignored = self.ignored_blocks();
         ignored.sort_unstable();
-        let (snapshot, pending, marks, tests) = (self.snapshot(), &self.pending, self.marks(), self.tests());
+        let (snapshot, reallocs, marks, tests) = (self.snapshot(), &self.reallocs, self.marks(), self.tests());
         let mapped = self.mapped.ranges.mappings();
         format!(
-            "{snapshot:?}\n{blocks:?}\n{mapped:?}\n{ignored:?}\n{pending:?}\n{:?}\n{marks:?}\n{tests:?}",
+            "{snapshot:?}\n{blocks:?}\n{mapped:?}\n{ignored:?}\n{reallocs:?}\n{:?}\n{marks:?}\n{tests:?}",
             self.preexisting
         )
     }

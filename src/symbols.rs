@@ -195,7 +195,7 @@ fn resolve_module(
         Some(id) => unhex(id),
         None => known.and_then(|elf| elf.build_id().map(<[u8]>::to_vec)),
     };
-    let is_whole = own.is_some_and(|elf| elf.has_debug_info());
+    let is_whole = own.is_some_and(|elf| elf.sections().has_debug_info());
     let debug_file = if is_whole || image.is_some_and(|_| source.path.starts_with("[vdso]")) {
         None
     } else {
@@ -332,7 +332,7 @@ fn load_dwarf<'d>(
     with_types: bool,
     warn: &mut dyn FnMut(String),
 ) -> Option<DwarfData<'d>> {
-    if !elf.has_debug_info() {
+    if !elf.sections().has_debug_info() {
         return None;
     }
     DwarfData::load(elf, with_types).map_err(|error| warn(format!("{}: {error}", place.display()))).ok()
@@ -348,7 +348,7 @@ fn load_names<'d>(
     is_cut: &dyn Fn() -> bool,
     warn: &mut dyn FnMut(String),
 ) -> Option<DwarfData<'d>> {
-    if !elf.has_debug_info() {
+    if !elf.sections().has_debug_info() {
         return None;
     }
     let loaded = DwarfData::load_for(elf, addrs);

@@ -172,8 +172,8 @@ fn is_as_good(place: &Path, bytes: &[u8], id: &str) -> bool {
         return true;
     }
     let Ok(elf) = Elf::parse(&present) else { return false };
-    let own_has_debug_info = Elf::parse(bytes).is_ok_and(|elf| elf.has_debug_info());
-    elf.build_id_hex().as_deref() == Some(id) && elf.has_debug_info() && !own_has_debug_info
+    let own_has_debug_info = Elf::parse(bytes).is_ok_and(|elf| elf.sections().has_debug_info());
+    elf.build_id_hex().as_deref() == Some(id) && elf.sections().has_debug_info() && !own_has_debug_info
 }
 
 fn build_id(bytes: &[u8]) -> Option<String> {

@@ -91,6 +91,6 @@ impl HeapModel {
     /// How many blocks were freed by another thread than the one that had allocated them, and how many in all. Cheap.
     /// Where blocks are sampled the first is 0.
     pub const fn freed_elsewhere(&self) -> (u64, u64) {
-        (self.arenas.freed_elsewhere, self.totals.frees)
+        (self.arenas.freed_elsewhere, self.figures.totals.frees)
     }
 }

@@ -209,6 +209,11 @@ impl Blocks {
         shard.get(shard.find(addr.0)?)
     }
 
+    /// The live block that `addr` lies in, but does not begin. Looks at all of them.
+    pub(super) fn around(&self, addr: Addr) -> Option<(Addr, Block)> {
+        self.iter().find(|(start, block)| *start < addr && addr.0 - start.0 < block.size)
+    }
+
     /// The live block at this address.
     pub(super) fn get(&self, addr: Addr) -> Option<Block> {
         self.entry(addr)?.block()

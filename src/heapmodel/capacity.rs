@@ -57,7 +57,9 @@ impl HeapModel {
     /// So many bytes at the end of this block were never written so far. Blocks that came with a fork are their
     /// parent's.
     pub(super) fn note_unwritten(&mut self, addr: Addr, bytes: u64) {
-        let Some(block) = self.blocks.get(addr).filter(|block| block.birth > self.inherited_births) else { return };
+        let Some(block) = self.blocks.get(addr).filter(|block| block.birth > self.figures.inherited_births) else {
+            return;
+        };
         let Some(stack) = self.sites.get(block.site).map(|site| site.stack()) else { return };
         let capacity = Capacity { blocks: 1, bytes: block.size, never_written_bytes: bytes.min(block.size) };
         self.capacities.live.insert(addr, Told { birth: block.birth, stack, capacity });

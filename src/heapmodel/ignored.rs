@@ -35,27 +35,26 @@ impl Ignored {
             self.told.insert(addr, birth);
         }
     }
-}
 
-impl HeapModel {
-    /// The live block that this address lies in is no leak, whatever becomes of it.
-    pub(super) fn ignore_block(&mut self, inside: Addr) {
-        self.ignored.told.insert(inside, self.births);
+    /// The live block that this address lies in is no leak, whatever becomes of it: one of the `births` so far.
+    pub(super) fn add(&mut self, inside: Addr, births: u64) {
+        self.told.insert(inside, births);
     }
 
     /// Whether what a thread allocates from now on is no leak. To switch it on takes as many calls to switch it off.
-    pub(super) fn ignore_new_blocks(&mut self, task: u32, ignore: bool) {
-        let muted = &mut self.ignored.muted;
-        if ignore {
-            *muted.entry(task).or_default() += 1;
-        } else if let Some(depth) = muted.get_mut(&task) {
+    pub(super) fn mute(&mut self, task: u32, mute: bool) {
+        if mute {
+            *self.muted.entry(task).or_default() += 1;
+        } else if let Some(depth) = self.muted.get_mut(&task) {
             *depth -= 1;
             if *depth == 0 {
-                muted.remove(&task);
+                self.muted.remove(&task);
             }
         }
     }
+}
 
+impl HeapModel {
     /// The starts of the live blocks that are no leaks, in no order.
     pub fn ignored_blocks(&self) -> Vec<Addr> {
         let mut found = Vec::new();

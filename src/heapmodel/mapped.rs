@@ -58,10 +58,10 @@ impl HeapModel {
         let (births, was_known) = begun.map_or((ALL, false), |begun| (begun.births, begun.is_known));
         if new.is_null() {
             // What is of a file does not count.
-            self.totals.failed += u64::from(begun.is_none() || was_known);
+            self.figures.totals.failed += u64::from(begun.is_none() || was_known);
         // Where another one has got the place meanwhile, that was told as its end.
         } else if self.unmap(range_of(old, old_bytes), births, by) || was_known {
-            self.note_realloc(new_bytes, by.interval);
+            self.figures.note_realloc(new_bytes, by.interval);
             self.map(new, new_bytes, by);
         } else {
             // It is of a file, or from before, and has taken the place of what was there.
@@ -80,7 +80,7 @@ impl HeapModel {
             return;
         }
         self.unmap(range_of(start, bytes), ALL, by);
-        let site = self.sites.intern(site_key(by, bytes, by.interval), self.peak_epoch);
+        let site = self.sites.intern(site_key(by, bytes, by.interval), self.figures.peak_epoch);
         let birth = self.births + 1;
         self.mapped.ranges.insert(Mapping { start, bytes, site, birth });
         self.book(start, Block { size: bytes, site, birth }, by);

@@ -5,7 +5,7 @@
 //! tests of all blocks are known by the births at which the test changed.
 
 use super::HeapModel;
-use crate::base::addr::{TaskId, TestId};
+use crate::base::addr::TestId;
 use crate::base::figures::Amount;
 use rustc_hash::FxHashMap;
 
@@ -96,7 +96,7 @@ pub(super) struct Tests {
 }
 
 impl Tests {
-    fn begin(&mut self, test: TestId, task: u32, alone: bool, (now_ns, births): (u64, u64)) {
+    pub(super) fn begin(&mut self, test: TestId, task: u32, alone: bool, (now_ns, births): (u64, u64)) {
         let figures = &mut self.figures;
         let index = *self.by_id.entry(test).or_insert_with(|| {
             let none = Amount::default();
@@ -117,7 +117,7 @@ impl Tests {
         self.running.push(Running { number: self.begun, task, alone, index, began_ns: now_ns, live, births });
     }
 
-    fn join(&mut self, task: u32, parent: u32) {
+    pub(super) fn join(&mut self, task: u32, parent: u32) {
         let Some(at) = self.place_of(parent) else { return };
         let Some(run) = self.running.get_mut(at) else { return };
         self.joined.insert(task, run.number);
@@ -152,7 +152,7 @@ impl Tests {
         }
     }
 
-    fn end(&mut self, task: u32, now_ns: u64) {
+    pub(super) fn end(&mut self, task: u32, now_ns: u64) {
         let Some(at) = self.running.iter().rposition(|running| running.task == task) else { return };
         let run = self.running.remove(at);
         self.finish(&run, now_ns);
@@ -279,6 +279,12 @@ impl Tests {
         }
     }
 
+    /// How often the test of a block has changed, as far as that is still known.
+    #[cfg(test)]
+    pub(super) fn owners_kept(&self) -> usize {
+        self.owners.len()
+    }
+
     pub(super) fn tally(&self, now_ns: u64) -> TestTally {
         let mut tests = self.figures.clone();
         for run in &self.running {
@@ -302,24 +308,6 @@ impl HeapModel {
     pub(super) fn forget_owners(&mut self) {
         let births = self.live_births().map(|(birth, _)| birth).collect();
         self.tests.keep_owners(births);
-    }
-
-    pub(super) fn begin_test(&mut self, test: TestId, task: TaskId, alone: bool) {
-        self.tests.begin(test, task.serial, alone, (self.now_ns, self.births));
-    }
-
-    pub(super) fn join_test(&mut self, task: TaskId, parent: TaskId) {
-        self.tests.join(task.serial, parent.serial);
-    }
-
-    pub(super) fn end_test(&mut self, task: TaskId) {
-        self.tests.end(task.serial, self.now_ns);
-    }
-
-    /// How often the test of a block has changed, as far as that is still known.
-    #[cfg(test)]
-    pub(super) fn owners_kept(&self) -> usize {
-        self.tests.owners.len()
     }
 
     /// What each test has done until now.

@@ -1,7 +1,8 @@
 use super::*;
 use crate::allocators::Family;
 use crate::base::addr::{ImageId, TaskId};
-use crate::event::Call;
+use crate::base::figures::FindingKind;
+use crate::event::{Call, Missed};
 use std::collections::HashMap;
 
 mod arenas;

@@ -6,13 +6,14 @@
 
 use super::blocks::Blocks;
 use super::booking::count;
+use super::figures::Figures;
 use super::marks::Mark;
 use super::ranges::Mapping;
 use super::sites::Sites;
 use super::timeline::Timeline;
 use super::{HeapError, HeapModel, LiveBlock, SiteId, SiteStats, SiteTable, Snapshot, live_block};
 use crate::base::addr::{Addr, StackId};
-use crate::base::figures::{Amount, Anomalies, Capacity, CrossThreadFreed, FindingKind, Growth, TimelinePoint, Totals};
+use crate::base::figures::{Amount, Capacity, CrossThreadFreed, Growth, TimelinePoint, Totals};
 use crate::event::MarkName;
 use rustc_hash::FxHashMap;
 
@@ -33,28 +34,6 @@ pub struct HeapView {
     marks: Vec<Mark>,
 }
 
-/// All of the model that has a fixed size.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Figures {
-    pub(super) totals: Totals,
-    pub(super) peak_epoch: u64,
-    pub(super) sample_interval: u64,
-    pub(super) sampled_reallocations: f64,
-    pub(super) inherited_births: u64,
-    pub(super) sizes: [u64; 65],
-    pub(super) lifetimes: [u64; 65],
-    pub(super) anomalies: Anomalies,
-    pub(super) frees_unseen: bool,
-    pub(super) unseen_frees: u64,
-}
-
-impl Figures {
-    /// Whether an error is one, as far as is known: not where frees went unseen.
-    fn tells(&self, error: &HeapError) -> bool {
-        !self.frees_unseen || !matches!(error.kind, FindingKind::DoubleFree | FindingKind::InvalidFree)
-    }
-}
-
 impl HeapModel {
     /// A view of this moment. `with_blocks`: single blocks are wanted, too, for [`HeapView::live_blocks`].
     pub fn view(&mut self, with_blocks: bool) -> HeapView {
@@ -63,7 +42,7 @@ impl HeapModel {
             blocks: with_blocks.then(|| self.blocks.view()),
             mapped: if with_blocks { self.mapped.ranges.mappings() } else { Vec::new() },
             figures: self.figures(),
-            errors: self.errors.values().copied().collect(),
+            errors: self.errors.list(),
             growths: self.growths.list(),
             capacities: self.capacities.list(),
             stranded: self.arenas.list(),
@@ -79,25 +58,16 @@ impl HeapModel {
 
     /// All figures now. Sites and errors are sorted; equal event streams give equal snapshots.
     pub fn snapshot(&self) -> Snapshot {
-        let errors = self.errors.values().copied().collect();
-        let snapshot = snapshot(&self.sites, &self.figures(), errors, &self.timeline);
+        let snapshot = snapshot(&self.sites, &self.figures(), self.errors.list(), &self.timeline);
         let (growths, capacities) = (self.growths.list(), self.capacities.list());
         Snapshot { growths, capacities, stranded: self.arenas.list(), ..snapshot }
     }
 
-    pub(super) fn figures(&self) -> Figures {
-        Figures {
-            totals: self.totals,
-            peak_epoch: self.peak_epoch,
-            sample_interval: self.sample_interval,
-            sampled_reallocations: self.sampled_reallocations,
-            inherited_births: self.inherited_births,
-            sizes: self.sizes,
-            lifetimes: self.lifetimes,
-            anomalies: self.anomalies(),
-            frees_unseen: self.frees_unseen,
-            unseen_frees: self.unseen_frees,
-        }
+    /// The figures, with the program's errors in numbers.
+    fn figures(&self) -> Figures {
+        let mut figures = self.figures;
+        figures.anomalies = self.anomalies();
+        figures
     }
 }
 
@@ -161,7 +131,7 @@ impl HeapView {
     /// happened. None if single blocks were not asked for.
     pub fn survivors(&self, births: u64) -> Option<Snapshot> {
         let mut by_site: FxHashMap<u32, Amount> = FxHashMap::default();
-        let mut figures = Figures { sizes: [0; 65], lifetimes: [0; 65], sampled_reallocations: 0.0, ..self.figures };
+        let mut figures = self.figures.of_survivors();
         let blocks = self.blocks.as_ref()?.iter().map(|(_, block)| (block.birth, block.site, block.size));
         let mapped = self.mapped.iter().map(|mapping| (mapping.birth, mapping.site, mapping.bytes));
         for (_, site, bytes) in blocks.chain(mapped).filter(|(birth, ..)| *birth > births) {

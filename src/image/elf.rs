@@ -16,6 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 mod dynamic;
+mod links;
 mod minidebug;
 mod sections;
 mod slots;
@@ -23,9 +24,11 @@ mod stackwalk;
 mod symbols;
 mod tls;
 mod unpacking;
+mod unwinding;
 
+pub use links::{DebugLink, hex};
 pub use minidebug::unpacked_object;
-pub use sections::{DebugLink, hex};
+pub use sections::Sections;
 pub use slots::SlotOf;
 pub use stackwalk::has_jemalloc;
 pub use symbols::{Binding, PlainSymbols, Symbol, SymbolKind, Table, base_name};
@@ -115,8 +118,7 @@ pub struct Elf<'d> {
     image: Image,
     header: &'d Header,
     program_headers: &'d [elf::ProgramHeader64<LE>],
-    /// Empty for memory images, which hold section headers by chance only.
-    sections: SectionTable<'d, Header>,
+    sections: Sections<'d>,
 }
 
 /// How addresses and file offsets lead to bytes.
@@ -138,7 +140,7 @@ impl<'d> Elf<'d> {
     /// Not ELF, not of our machine, or damaged headers.
     pub fn parse(data: &'d [u8]) -> Result<Self, ElfError> {
         let (header, program_headers) = headers(data, is_loadable)?;
-        let sections = header.sections(LE, data).unwrap_or_default();
+        let sections = Sections { file: data, table: header.sections(LE, data).unwrap_or_default() };
         Ok(Self { data, image: Image::File, header, program_headers, sections })
     }
 
@@ -149,7 +151,7 @@ impl<'d> Elf<'d> {
     /// Not ELF, not of our machine, or damaged headers.
     pub fn parse_debug(data: &'d [u8]) -> Result<Self, ElfError> {
         let (header, program_headers) = headers(data, |_| true)?;
-        let sections = header.sections(LE, data).unwrap_or_default();
+        let sections = Sections { file: data, table: header.sections(LE, data).unwrap_or_default() };
         Ok(Self { data, image: Image::File, header, program_headers, sections })
     }
 
@@ -164,7 +166,18 @@ impl<'d> Elf<'d> {
         let first = program_headers.iter().filter(|h| h.p_type(LE) == elf::PT_LOAD).map(|h| h.p_vaddr(LE)).min();
         let base = ObjAddr(page_floor(first.ok_or(ElfError::Damaged("no segment to load"))?));
         let image = Image::Memory { start, base };
-        Ok(Self { data, image, header, program_headers, sections: SectionTable::default() })
+        Ok(Self {
+            data,
+            image,
+            header,
+            program_headers,
+            sections: Sections { file: data, table: SectionTable::default() },
+        })
+    }
+
+    /// Its sections.
+    pub const fn sections(&self) -> Sections<'d> {
+        self.sections
     }
 
     /// Whether no dynamic linker loads it or its libraries: a static (or static-pie) program, the vdso, ld.so itself.

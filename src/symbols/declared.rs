@@ -241,7 +241,7 @@ impl DeclaredTypes {
         let file = module_file(source, search, &mut silent);
         let own = file.as_ref().and_then(|(_, bytes)| Elf::parse(bytes).ok());
         let debug_file = match own {
-            Some(elf) if elf.has_debug_info() => None,
+            Some(elf) if elf.sections().has_debug_info() => None,
             _ => {
                 let build_id = source.build_id.as_deref().and_then(unhex);
                 search.debug_file(&source.path, build_id.as_deref(), own.as_ref(), &mut silent)
@@ -250,7 +250,7 @@ impl DeclaredTypes {
         let debug = debug_file.as_ref().and_then(|(place, bytes)| parse(place, bytes, &mut silent));
         let place = debug_file.as_ref().or(file.as_ref()).map(|(place, _)| place.as_path());
         let Some((place, elf)) = place.zip(debug.or(own)) else { return Declarations::default() };
-        if !elf.has_debug_info() {
+        if !elf.sections().has_debug_info() {
             return Declarations::default();
         }
         // a file without a build id was summed

@@ -44,7 +44,7 @@ struct Beginning<'d> {
 
 impl Beginning<'_> {
     fn whole(&self) -> Result<&[u8], &ElfError> {
-        let load = || self.elf.section_data(SectionId::DebugInfo.name()).map(Option::unwrap_or_default);
+        let load = || self.elf.sections().data(SectionId::DebugInfo.name()).map(Option::unwrap_or_default);
         self.whole.get_or_init(load).as_ref().map(|bytes| &**bytes)
     }
 }
@@ -55,7 +55,7 @@ impl<'d> DwarfData<'d> {
     /// # Errors
     /// A section is damaged.
     pub fn load(elf: &Elf<'d>, with_types: bool) -> Result<Self, ElfError> {
-        let read = read(with_types, |id| elf.section_data(id.name()))?;
+        let read = read(with_types, |id| elf.sections().data(id.name()))?;
         Ok(Self { sections: assembled(read)?, beginning: None })
     }
 
@@ -67,8 +67,8 @@ impl<'d> DwarfData<'d> {
     pub fn load_for(elf: &Elf<'d>, addrs: &[ObjAddr]) -> Result<Self, ElfError> {
         let Some((choice, end)) = enough_of_info(elf, addrs) else { return Self::load(elf, false) };
         let mut read = read(false, |id| match id {
-            SectionId::DebugInfo => Ok(elf.section_beginning(id.name(), end)?.map(Cow::Owned)),
-            _ => elf.section_data(id.name()),
+            SectionId::DebugInfo => Ok(elf.sections().beginning(id.name(), end)?.map(Cow::Owned)),
+            _ => elf.sections().data(id.name()),
         })?;
         let part = read.insert(SectionId::DebugInfo, Ok(None)).and_then(Result::ok).flatten();
         let marked = part.map(Cow::into_owned).and_then(|mut part| choice.mark(&mut part).map(|()| part));
@@ -148,8 +148,8 @@ fn assembled<'d>(mut read: ReadSections<'d>) -> Result<DwarfSections<SectionByte
 /// Which units of a compressed `.debug_info` have these addresses, and how many of its bytes have all of those units.
 /// None: it is not compressed with zlib, or all is needed.
 fn enough_of_info(elf: &Elf<'_>, addrs: &[ObjAddr]) -> Option<(Choice, usize)> {
-    let size = elf.size_of_inflated(SectionId::DebugInfo.name()).filter(|size| *size <= LARGEST)?;
-    let aranges = elf.section_data(SectionId::DebugAranges.name()).ok().flatten()?;
+    let size = elf.sections().size_of_inflated(SectionId::DebugInfo.name()).filter(|size| *size <= LARGEST)?;
+    let aranges = elf.sections().data(SectionId::DebugAranges.name()).ok().flatten()?;
     let choice = Choice::of(&gimli::DebugAranges::new(&aranges, LittleEndian), addrs)?;
     let end = choice.end().filter(|end| *end < size)?;
     Some((choice, end))

@@ -33,7 +33,7 @@ pub(super) fn unpacked_size(
     let mut size = 0u64;
     let Ok(_) = DwarfSections::load(|id| {
         let name = name(id).filter(|_| is_wanted(id));
-        size = size.saturating_add(name.map_or(0, |name| elf.unpacked_size(name)));
+        size = size.saturating_add(name.map_or(0, |name| elf.sections().unpacked_size(name)));
         Ok::<_, std::convert::Infallible>(())
     });
     size

@@ -170,7 +170,7 @@ impl Search {
         for place in build_id.into_iter().flat_map(by_id) {
             if let Some(bytes) = open_if_there(&place, warn) {
                 if id_of(&bytes).as_deref() == build_id {
-                    if Elf::parse(&bytes).is_ok_and(|elf| elf.has_debug_info()) {
+                    if Elf::parse(&bytes).is_ok_and(|elf| elf.sections().has_debug_info()) {
                         return Some((place, bytes));
                     }
                     copy = copy.or(Some((place, bytes)));

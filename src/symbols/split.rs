@@ -305,8 +305,8 @@ fn section<'f>(elf: &Elf<'f>, id: SectionId) -> Result<SectionBytes<'f>, SplitEr
     let Some(name) = id.dwo_name() else { return Ok(Cow::Borrowed(&[])) };
     // Each unit of types stands in a section of its own.
     if matches!(id, SectionId::DebugInfo | SectionId::DebugTypes) {
-        Ok(elf.joined_section_data(name)?)
+        Ok(elf.sections().joined_data(name)?)
     } else {
-        Ok(elf.section_data(name)?.unwrap_or_default())
+        Ok(elf.sections().data(name)?.unwrap_or_default())
     }
 }

@@ -43,7 +43,7 @@ impl<'d> FunctionTable<'d> {
                         entries.push(Entry { end, symbol });
                     }
                 } else if symbol.table == Table::Symtab {
-                    let section_end = object.section_range_by_index(symbol.section).map(|r| r.end);
+                    let section_end = object.sections().range_by_index(symbol.section).map(|r| r.end);
                     unsized_symbols.extend(section_end.map(|end| (end, symbol)));
                 }
             }

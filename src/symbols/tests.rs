@@ -279,7 +279,7 @@ fn damaged_and_missing_files_are_warnings() {
     let info = Elf::parse(&whole).unwrap();
     // The bytes of the DWARF sections, wherever they are in the file.
     for section in [".debug_info", ".debug_abbrev", ".debug_line", ".debug_str", ".debug_rnglists"] {
-        let data = info.section_data(section).unwrap().unwrap();
+        let data = info.sections().data(section).unwrap().unwrap();
         let at = whole.windows(data.len()).position(|w| w == &*data).unwrap();
         for step in [1, 3, 7] {
             let mut damaged = whole.clone();

@@ -196,11 +196,12 @@ fn exercise(elf: &Elf<'_>) {
     let names = elf.all_symbols().chain(elf.global_labels()).fold(0, |sum, symbol| sum + symbol.name.len());
     let links = (elf.build_id_hex(), elf.debug_link(), elf.debug_alt_link(), elf.interpreter(), elf.soname());
     let sections = [".debug_info", ".debug_str", ".debug_info.dwo", ".text", ".symtab"];
-    let sizes = sections.map(|name| elf.section_data(name).ok().flatten().map(|data| data.len()));
-    let joined = elf.joined_section_data(".debug_info").map_or(0, |data| data.len());
+    let sizes = sections.map(|name| elf.sections().data(name).ok().flatten().map(|data| data.len()));
+    let joined = elf.sections().joined_data(".debug_info").map_or(0, |data| data.len());
     let unwinding = elf.unwind_sections();
     let slack = elf.executable_slack();
-    let rest = (elf.needed(), elf.entry(), elf.is_static(), elf.tls_size(), elf.has_symtab(), elf.has_debug_info());
+    let rest =
+        (elf.needed(), elf.entry(), elf.is_static(), elf.tls_size(), elf.has_symtab(), elf.sections().has_debug_info());
     let mini = elf.mini_debug_info().ok().flatten().map(|bytes| Elf::parse(&bytes).is_ok());
     let bias = elf.load_bias(&maps::parse(MAPS.as_bytes()).unwrap());
     let found = elf.find_symbol("main");
@@ -339,7 +340,7 @@ fn cfi() -> &'static Cfi {
         let bytes = std::fs::read(&program).unwrap();
         let elf = Elf::parse(&bytes).unwrap();
         let sections = elf.unwind_sections();
-        let text = elf.section_range(".text").unwrap();
+        let text = elf.sections().range(".text").unwrap();
         Cfi {
             program,
             code: text.start.0..text.end.0,

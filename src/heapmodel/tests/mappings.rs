@@ -58,11 +58,11 @@ fn what_is_mapped_over_a_mapping_takes_its_place() {
 #[test]
 fn a_block_may_begin_where_a_mapping_does() {
     let mut model = model(&[map(1000, 100, 1, 5), alloc(1000, 10, 1, 6), free(1000, 1, 6), free(1040, 1, 6)]);
-    assert_eq!((model.totals.live_bytes, model.anomalies.unknown_frees), (100, 1));
+    assert_eq!((model.totals().live_bytes, model.anomalies().unknown_frees), (100, 1));
     assert!(model.has_mapped(Addr(1099), 1) && !model.has_mapped(Addr(1100), 100));
     tell(&mut model, alloc(1000, 10, 1, 6));
     tell(&mut model, unmap(1000, 100, 1, 5));
-    assert_eq!((model.totals.live_bytes, model.totals.live_blocks), (10, 1), "nobody has freed the block");
+    assert_eq!((model.totals().live_bytes, model.totals().live_blocks), (10, 1), "nobody has freed the block");
     let blocks: Vec<Addr> = model.live_blocks().map(|block| block.addr).collect();
     assert_eq!(blocks, [Addr(1000)]);
     tell(&mut model, map(1000, 100, 1, 5));
@@ -129,12 +129,12 @@ fn a_forked_child_has_its_parents_mappings() {
     let child = TaskId { tid: 2, serial: 9 };
     let fork = EventKind::Forked { image: ImageId(2), parent, child, among_threads: false };
     let mut model = model(&[map(1000, 100, 1, 5), told(MOVE_BEGAN, 1, 6), fork]);
-    assert_eq!((model.totals.live_bytes, model.totals.allocations), (100, 0));
+    assert_eq!((model.totals().live_bytes, model.totals().allocations), (100, 0));
     tell(&mut model, map(4000, 10, 9, 7));
     tell(&mut model, moved((1000, 100), (2000, 100), 9, 6));
-    assert_eq!((model.totals.live_bytes, model.totals.preexisting_frees), (110, 1));
+    assert_eq!((model.totals().live_bytes, model.totals().preexisting_frees), (110, 1));
     tell(&mut model, EventKind::Exec { image: ImageId(3) });
-    assert_eq!((model.totals.live_bytes, model.has_mapped(Addr(0), u64::MAX)), (0, false));
+    assert_eq!((model.totals().live_bytes, model.has_mapped(Addr(0), u64::MAX)), (0, false));
 }
 
 /// All mappings are recorded, with their own weight.

@@ -113,7 +113,7 @@ fn what_is_known_of_blocks_that_are_gone_is_forgotten() {
             model = run(model, &[free(own, 1, 6), free(own + 32, 2, 6)]);
         }
     }
-    assert!(model.owners_kept() < 10_000, "{}", model.owners_kept());
+    assert!(model.tests.owners_kept() < 10_000, "{}", model.tests.owners_kept());
     let tests: Vec<_> = model.live_births().map(|(birth, block)| (model.test_of(birth), block.size)).collect();
     assert_eq!(tests.len(), 40);
     assert!(tests.iter().all(|(test, size)| *test == Some(TestId(*size as u32 - 1))), "{tests:?}");

@@ -98,7 +98,7 @@ impl<'d> Elf<'d> {
 
     /// Whether there are no sections to find symbols by.
     pub(super) fn lacks_sections(&self) -> bool {
-        matches!(self.image, Image::Memory { .. }) || self.sections.is_empty()
+        matches!(self.image, Image::Memory { .. }) || self.sections.table.is_empty()
     }
 }
 

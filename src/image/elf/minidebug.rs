@@ -23,7 +23,7 @@ impl<'d> Elf<'d> {
     /// That object as it is packed, for [`unpacked_object`].
     /// It may be copied while the program is traced: what no linker packs, because it is too large, is none.
     pub fn packed_object(&self) -> Option<&'d [u8]> {
-        self.raw_section(".gnu_debugdata").filter(|packed| (1..=LARGEST_PACKED).contains(&packed.len()))
+        self.sections.raw(".gnu_debugdata").filter(|packed| (1..=LARGEST_PACKED).contains(&packed.len()))
     }
 }
 

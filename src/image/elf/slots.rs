@@ -49,7 +49,7 @@ impl<'d> Elf<'d> {
         let is_loaded = |section: &&elf::SectionHeader64<LE>| {
             section.sh_type.get(LE) == elf::SHT_RELA && section.sh_flags(LE).contains(elf::SHF_ALLOC)
         };
-        self.sections.iter().filter(is_loaded).filter_map(|section| section.data(LE, self.data).ok()).collect()
+        self.sections.table.iter().filter(is_loaded).filter_map(|section| section.data(LE, self.data).ok()).collect()
     }
 }
 

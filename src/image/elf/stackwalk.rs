@@ -26,7 +26,7 @@ impl Elf<'_> {
     /// Whether code in it may throw exceptions by an unwinder that has no symbol: it has tables of handlers, imports
     /// nothing that such code needs, and does not name what throws.
     pub fn may_throw_unseen(&self, symbols: &PlainSymbols<'_>) -> bool {
-        self.has_section(".gcc_except_table") && !self.imports_any(&EXCEPTIONS) && !symbols.has_any(&EXCEPTIONS[..1])
+        self.sections.has(".gcc_except_table") && !self.imports_any(&EXCEPTIONS) && !symbols.has_any(&EXCEPTIONS[..1])
     }
 
     /// Whether the allocator that is in it, be it the program or a library, may walk the stacks of its callers.

@@ -98,7 +98,7 @@ impl<'d> Elf<'d> {
         symbol.kind == SymbolKind::Untyped
             && symbol.table == Table::Symtab
             && symbol.binding != Binding::Local
-            && self.is_code_section(symbol.section)
+            && self.sections.is_code(symbol.section)
     }
 
     /// Whether a symbol is a label of code that other files may know, in whichever table: a function whose author did
@@ -152,7 +152,7 @@ impl<'d> Elf<'d> {
     /// Whether it refers to one of these symbols, and leaves it to other objects to define it.
     pub fn imports_any(&self, names: &[&str]) -> bool {
         let symbols: SymbolTable<'d, Header> =
-            self.sections.symbols(LE, self.data, elf::SHT_DYNSYM).unwrap_or_default();
+            self.sections.table.symbols(LE, self.data, elf::SHT_DYNSYM).unwrap_or_default();
         let is_undefined = |symbol: &elf::Sym64<LE>| symbol.st_shndx(LE) == elf::SHN_UNDEF;
         symbols.iter().filter(|symbol| is_undefined(symbol)).any(|symbol| {
             let name = symbol.name(LE, symbols.strings()).unwrap_or_default();
@@ -162,7 +162,7 @@ impl<'d> Elf<'d> {
 
     /// Whether the table of all symbols is there.
     pub fn has_symtab(&self) -> bool {
-        self.sections.iter().any(|s| s.sh_type.get(LE) == elf::SHT_SYMTAB)
+        self.sections.table.iter().any(|s| s.sh_type.get(LE) == elf::SHT_SYMTAB)
     }
 
     fn table_symbols(&self, section: elf::SectionType, table: Table) -> impl Iterator<Item = Symbol<'d>> + use<'d> {
@@ -176,8 +176,9 @@ impl<'d> Elf<'d> {
         table: Table,
         is_wanted: W,
     ) -> impl Iterator<Item = Symbol<'d>> + use<'d, W> {
-        let symbols: SymbolTable<'d, Header> = self.sections.symbols(LE, self.data, section).unwrap_or_default();
-        let strings = self.sections.section(symbols.string_section()).and_then(|section| section.data(LE, self.data));
+        let symbols: SymbolTable<'d, Header> = self.sections.table.symbols(LE, self.data, section).unwrap_or_default();
+        let strings =
+            self.sections.table.section(symbols.string_section()).and_then(|section| section.data(LE, self.data));
         let strings = strings.unwrap_or_default();
         symbols.iter().filter_map(move |symbol| {
             let rest = strings.get(symbol.st_name.get(LE) as usize..)?;

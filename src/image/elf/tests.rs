@@ -137,7 +137,7 @@ fn sections_are_uncompressed() {
     let dir = TempDir::new("elf-compressed");
     let plain = dir.compile("cc", "plain", PROGRAM, &["-g"]);
     let bytes = read(&plain);
-    let expected = Elf::parse(&bytes).unwrap().section_data(".debug_info").unwrap().unwrap();
+    let expected = Elf::parse(&bytes).unwrap().sections().data(".debug_info").unwrap().unwrap();
     for kind in ["zlib", "zlib-gnu", "zstd"] {
         let out = dir.join(kind);
         let option = format!("--compress-debug-sections={kind}");
@@ -145,11 +145,11 @@ fn sections_are_uncompressed() {
         let bytes = read(&out);
         let elf = Elf::parse(&bytes).unwrap();
         assert!(bytes.len() < read(&plain).len(), "{kind}: not compressed");
-        assert_eq!(elf.section_data(".debug_info").unwrap().unwrap(), expected, "{kind}");
-        assert_eq!(elf.unpacked_size(".debug_info"), expected.len() as u64, "{kind}");
+        assert_eq!(elf.sections().data(".debug_info").unwrap().unwrap(), expected, "{kind}");
+        assert_eq!(elf.sections().unpacked_size(".debug_info"), expected.len() as u64, "{kind}");
     }
-    assert_eq!(Elf::parse(&bytes).unwrap().unpacked_size(".debug_info"), 0);
-    assert_eq!(Elf::parse(&bytes).unwrap().section_data(".nothing").unwrap(), None);
+    assert_eq!(Elf::parse(&bytes).unwrap().sections().unpacked_size(".debug_info"), 0);
+    assert_eq!(Elf::parse(&bytes).unwrap().sections().data(".nothing").unwrap(), None);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn debug_links_are_read() {
     let bytes = read(&debug);
     let debug = Elf::parse(&bytes).unwrap();
     assert_eq!(debug.build_id(), elf.build_id());
-    assert!(debug.has_section(".debug_info") && !debug.has_section(".text"));
+    assert!(debug.sections().has(".debug_info") && !debug.sections().has(".text"));
     assert_eq!(elf.debug_alt_link(), None);
 }
 
@@ -227,7 +227,7 @@ fn the_vdso_is_read_from_memory() {
     let sections = elf.unwind_sections();
     let whole = Elf::parse(&bytes).unwrap();
     assert_eq!(elf.build_id(), whole.build_id());
-    let expected = whole.section(".eh_frame").unwrap();
+    let expected = whole.sections().loaded(".eh_frame").unwrap();
     let eh_frame = sections.eh_frame.unwrap();
     assert_eq!(eh_frame.addr, expected.addr);
     assert!(eh_frame.bytes.starts_with(&expected.bytes));
@@ -277,7 +277,7 @@ fn slack_lies_behind_the_code_and_within_its_page() {
 fn exercise(elf: &Elf<'_>) {
     let _ = elf.all_symbols().count();
     let _ = (elf.build_id_hex(), elf.debug_link(), elf.debug_alt_link(), elf.interpreter(), elf.needed(), elf.soname());
-    let _ = (elf.unwind_sections(), elf.executable_slack(), elf.section_data(".debug_info"));
+    let _ = (elf.unwind_sections(), elf.executable_slack(), elf.sections().data(".debug_info"));
     let _ = elf.load_bias(&[]);
 }
 

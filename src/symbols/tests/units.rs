@@ -76,7 +76,7 @@ fn few_units_of_many_tell_what_all_tell() {
 fn uncompressed_for(program: &Path, addrs: &[ObjAddr]) -> (Option<usize>, usize) {
     let bytes = fs::read(program).unwrap();
     let elf = Elf::parse(&bytes).unwrap();
-    let all = elf.section_data(".debug_info").unwrap().unwrap().len();
+    let all = elf.sections().data(".debug_info").unwrap().unwrap().len();
     (DwarfData::load_for(&elf, addrs).unwrap().beginning(), all)
 }
 
@@ -207,7 +207,7 @@ fn place_of_info(file: &[u8]) -> Range<usize> {
 /// else.
 fn widen_first_range(dir: &TempDir, program: &Path, changed: &Path) {
     let bytes = fs::read(program).unwrap();
-    let mut all = Elf::parse(&bytes).unwrap().section_data(".debug_aranges").unwrap().unwrap().into_owned();
+    let mut all = Elf::parse(&bytes).unwrap().sections().data(".debug_aranges").unwrap().unwrap().into_owned();
     let mut rest = &mut all[..];
     let mut is_first = true;
     while let Some((length, _)) = rest.split_first_chunk() {
@@ -251,7 +251,7 @@ fn wrong_ranges_of_units_hide_nothing() {
     let (ranges, changed) = (dir.join("ranges"), dir.join("changed"));
     let bytes = fs::read(&program).unwrap();
     let elf = Elf::parse(&bytes).unwrap();
-    let mut moved = elf.section_data(".debug_aranges").unwrap().unwrap().into_owned();
+    let mut moved = elf.sections().data(".debug_aranges").unwrap().unwrap().into_owned();
     // each set: its length, a head that is 16 bytes with that, and pairs of an address and a length, up to a pair of
     // zeros
     let mut rest = &mut moved[..];

@@ -70,9 +70,9 @@ impl Modules {
         self.files.objects.soon(FRAMES_PATIENCE, move || {
             let bytes = Bytes::of_file(&file).ok()?;
             let elf = Elf::parse(&bytes).ok()?;
-            elf.debug_frame().or_else(|| {
-                let companion = search.companion(&Leads::of(&path, &elf), |elf| elf.has_debug_frame())?;
-                companion.elf()?.debug_frame()
+            elf.sections().debug_frame().or_else(|| {
+                let companion = search.companion(&Leads::of(&path, &elf), |elf| elf.sections().has_debug_frame())?;
+                companion.elf()?.sections().debug_frame()
             })
         })
     }

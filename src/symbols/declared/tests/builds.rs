@@ -259,7 +259,7 @@ fn damaged_debug_information_is_borne() {
     for flags in [&["-g", "-gdwarf-5"][..], &["-g", "-gdwarf-4", "-fdebug-types-section"]] {
         let file = fs::read(build(&dir, flags)).unwrap();
         let elf = Elf::parse(&file).unwrap();
-        let section = |id: SectionId| (id, elf.section_data(id.name()).unwrap().unwrap_or_default().into_owned());
+        let section = |id: SectionId| (id, elf.sections().data(id.name()).unwrap().unwrap_or_default().into_owned());
         let kept = [SectionId::DebugLineStr, SectionId::DebugStrOffsets, SectionId::DebugAddr];
         let bytes: Bytes = damaged.into_iter().chain(kept).map(section).collect();
         for seed in 0..ROUNDS {
