@@ -429,10 +429,10 @@ pub fn comm(tid: i32) -> String {
     read(tid, "comm").map(|name| String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned()).unwrap_or_default()
 }
 
-/// A thread's name: as [`comm`], but where that is the dynamic linker's, as the kernel executed that, the program's
-/// that it has loaded, with as many bytes as the kernel would have kept of it.
+/// A thread's name: as [`comm`], but where the kernel executed the dynamic linker and named the thread after that, the
+/// name of the program that it has loaded, with as many bytes as the kernel would have kept of it.
 pub fn thread_name(tid: i32) -> String {
-    const MAX_BYTES: usize = 15;
+    const MAX_NAME: usize = 15;
     let name = comm(tid);
     if !is_linker(Path::new(&name)) {
         return name;
@@ -440,7 +440,7 @@ pub fn thread_name(tid: i32) -> String {
     let command = command_line(tid);
     let loaded = executable(tid).and_then(|executable| {
         let program = loaded_program(&executable, &command)?.file_name()?.as_encoded_bytes();
-        Some(String::from_utf8_lossy(program.get(..MAX_BYTES).unwrap_or(program)).into_owned())
+        Some(String::from_utf8_lossy(program.get(..MAX_NAME).unwrap_or(program)).into_owned())
     });
     loaded.unwrap_or(name)
 }
