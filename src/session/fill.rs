@@ -16,7 +16,7 @@ pub(super) struct UnwrittenCapacity {
 }
 
 impl UnwrittenCapacity {
-    /// Of a process, or an image of it, that begins. That of a forked child, too: capacity is told of where it was
+    /// Of a process, or an image of it, that begins. That of a forked child, too: capacity counts where it was
     /// allocated, which is another process.
     pub(super) fn new(settings: &Settings) -> Self {
         Self { blocks: settings.perturb.then(fill::Blocks::default) }

@@ -71,8 +71,8 @@ pub struct ToldOfBlock {
 }
 
 impl ToldOfBlock {
-    /// Of a call of `function` with these arguments; None if it gives nothing back. `before`: what the operator before
-    /// it was told.
+    /// Of a call of `function` with these arguments; None if it gives nothing back. `before`: the arguments of
+    /// the operator before it.
     pub fn of(function: &Function, args: &[u64; 6], before: Option<Self>) -> Option<Self> {
         let Kind::Free { ptr, size } = function.kind else { return None };
         let size = size.map(|size| size.of(args));
@@ -80,7 +80,7 @@ impl ToldOfBlock {
         Some(Self { block: Addr(ptr.of(args)), size, align }.after(before))
     }
 
-    /// With the size that the operator before it was told, if that may have passed the call on to this one.
+    /// With the size that the operator before it got, if that may have passed the call on to this one.
     pub fn after(self, before: Option<Self>) -> Self {
         let before = before.filter(|before| before.block == self.block);
         Self { size: self.size.or(before.and_then(|before| before.size)), ..self }

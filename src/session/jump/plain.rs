@@ -17,8 +17,8 @@ enum Does {
     Allocate { size: u8, count: Option<u8> },
     /// It gives back the block in its first argument, which has the size in this one.
     Free { size: Option<u8> },
-    /// It is an operator that passes the call on to one that gives back the block in its first argument, and is told
-    /// the block's size and alignment in these.
+    /// An operator that passes the call on to one that gives back the block in its first argument. These arguments
+    /// hold the block's size and alignment.
     Tell { size: Option<u8>, align: Option<u8> },
 }
 
@@ -180,7 +180,7 @@ mod tests {
         assert!(plain.get(realloc).is_none(), "it may give a block back");
     }
 
-    /// What operators that pass their calls on are told is what the general way takes out of their records.
+    /// Sizes and alignments out of plain records are those that the general way takes out of them.
     #[test]
     fn what_an_operator_is_told_is_plain() {
         let table = AllocatorTable::new();

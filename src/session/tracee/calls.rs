@@ -97,7 +97,7 @@ impl Tracee {
     pub(in crate::session) fn release_return_site(&mut self, observer: &Observer, site: Addr) -> Result<()> {
         let is_once =
             self.space.probes.breakpoints.get(site).is_some_and(|breakpoint| breakpoint.purposes.returns_once);
-        // Who awaits a return is told by a look at all threads: it is asked last.
+        // Last, as it looks at all threads.
         if is_once && !observer.awaits(site) {
             self.space.end_return_site(site)?;
             if self.space.probes.breakpoints.get(site).is_none() {
