@@ -11,6 +11,7 @@ use crate::breakpoints::patches::PcLocation;
 use crate::tracer::code::write::Threads;
 use crate::tracer::control::Control;
 use crate::tracer::memory::TargetMemory;
+use crate::tracer::procfs::Position;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 use crate::tracer::{Result, procfs, ptrace};
@@ -74,9 +75,15 @@ impl Tracee {
         self.tasks.is_own_thread(tid) || procfs::same_signal_actions(tid, self.pid) == Some(true)
     }
 
-    /// Whether other threads are in stops that were not answered yet: one of them may have reset the handler.
-    pub(super) fn others_stand_at_stops(&self, tid: i32) -> bool {
-        self.tasks.tids().into_iter().any(|other| other != tid && procfs::state(self.pid, other) == Some(b't'))
+    /// Whether another thread may have reset the handler for SIGTRAP: it stands at a stop that was not answered yet, behind
+    /// a breakpoint or where nobody knows. One that was only interrupted stands elsewhere.
+    pub(super) fn others_may_have_hit(&self, tid: i32) -> bool {
+        let has_hit = |other: i32| match procfs::position(self.pid, other) {
+            Position::Blocked { pc, .. } => !matches!(self.space.image.locate(pc), PcLocation::Program),
+            Position::Running | Position::Unknown => true,
+        };
+        let stands = |other: i32| procfs::state(self.pid, other) == Some(b't');
+        self.tasks.tids().into_iter().any(|other| other != tid && stands(other) && has_hit(other))
     }
 
     /// A task that has not ended, if there is one.

@@ -146,7 +146,7 @@ impl SigtrapGuard {
         }
         looks_forced_open(mask)
             || self.trap_mask.blocking.get(&tid) == Some(&(mask | SIGTRAP_BIT))
-            || handler == HandlerAtTrap::Reset && !self.leaves_trap_alone() && !tracee.others_stand_at_stops(tid)
+            || handler == HandlerAtTrap::Reset && !self.leaves_trap_alone() && !tracee.others_may_have_hit(tid)
     }
 
     /// A handler for SIGTRAP was installed by us.
