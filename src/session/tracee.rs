@@ -75,8 +75,8 @@ impl Tracee {
         self.tasks.is_own_thread(tid) || procfs::same_signal_actions(tid, self.pid) == Some(true)
     }
 
-    /// Whether another thread may have reset the handler for SIGTRAP: it stands at a stop that was not answered yet, behind
-    /// a breakpoint or where nobody knows. One that was only interrupted stands elsewhere.
+    /// Whether another thread may have reset the handler for SIGTRAP: it stands at a stop that was not answered yet,
+    /// behind a breakpoint or where nobody knows. One that was only interrupted stands elsewhere.
     pub(super) fn others_may_have_hit(&self, tid: i32) -> bool {
         let has_hit = |other: i32| match procfs::position(self.pid, other) {
             Position::Blocked { pc, .. } => !matches!(self.space.image.locate(pc), PcLocation::Program),

@@ -183,9 +183,9 @@ fn told_and_true(program: &Program) -> Option<(f64, f64)> {
     all.get(all.len() / 2).copied()
 }
 
-/// Whether the summary says at most twice the truth, and at least a `share` of it. Other programs that run meanwhile, as
-/// other tests do, slow the program and heaptrace down: the truth has that in it, the summary has not. So the lower bound
-/// can't be a half.
+/// Whether the summary says at most twice the truth, and at least a `share` of it. Other programs that run meanwhile,
+/// as other tests do, slow the program and heaptrace down: the truth has that in it, the summary has not. So the lower
+/// bound can't be a half.
 fn is_near(told: f64, truth: f64, share: f64) -> bool {
     told > truth * share && told < truth * 2.0
 }

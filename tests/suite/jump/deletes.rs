@@ -37,8 +37,8 @@ fn sized_deletes_of_tests_are_recorded_without_stops() {
     assert!(events > 40_000 && stops < events / 50, "{stops} stops of {events} events");
 }
 
-/// The size or alignment of such a delete costs a record more, but no look at each call: heaptrace takes as many records
-/// in the general way as with `run`, where nobody watches these operators. `-vv` says how many.
+/// The size or alignment of such a delete costs a record more, but no look at each call: heaptrace takes as many
+/// records in the general way as with `run`, where nobody watches these operators. `-vv` says how many.
 #[test]
 fn sized_deletes_are_taken_as_plainly_as_by_run() {
     let program = Program::fixture("deletes");
