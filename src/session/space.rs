@@ -16,7 +16,7 @@
 //! | a module's file: found, verified, or read from memory | `objectfiles.rs` |
 //! | what is needed of such a file; files that several processes have | `facts.rs`, by symbol `named.rs` |
 //! | debug files, and the threads that read them | `modules/companion.rs`, `helper.rs` |
-//! | which functions have probes or may have some | `modules/functions.rs`; functions of test frameworks: `testhooks.rs` |
+//! | which functions have probes or may have some | `modules/functions.rs`; of test frameworks: `testhooks.rs` |
 //! | what a function is that a thread has entered, besides the allocator's | `modules/entered.rs` |
 //! | which function a call calls: operator new or malloc | `modules/callsite.rs` |
 //! | what is called by an allocator function's name | `modules/slots.rs` |

@@ -10,6 +10,11 @@ use crate::session::space::probes::{Deferred, Probes, ToPlace};
 use crate::tracer::Result;
 
 impl Probes {
+    /// Places a probe, or notes that it is to be placed, where no thread stands still that could help.
+    fn watch(&mut self, image: &mut Image, modules: &mut Modules, addr: Addr, to_place: ToPlace) -> Result<()> {
+        self.place_or_defer(image, modules, Deferred { addr, to_place }, None)
+    }
+
     /// Watches the functions by which a program tells LeakSanitizer of its memory: those of its runtime, or the
     /// program's own with these names (<sanitizer/lsan_interface.h>). Their entries count, whatever they do then.
     pub(in crate::session::space) fn watch_annotations(
@@ -20,8 +25,7 @@ impl Probes {
         bias: LoadBias,
     ) -> Result<()> {
         for &(function, _) in &facts.named.annotations {
-            let addr = bias.to_process(function);
-            self.place_or_defer(image, modules, Deferred { addr, to_place: ToPlace::Annotation }, None)?;
+            self.watch(image, modules, bias.to_process(function), ToPlace::Annotation)?;
         }
         Ok(())
     }
@@ -39,12 +43,7 @@ impl Probes {
         bias: LoadBias,
     ) -> Result<()> {
         for &function in &facts.named.exits {
-            self.place_or_defer(
-                image,
-                modules,
-                Deferred { addr: bias.to_process(function), to_place: ToPlace::Exit },
-                None,
-            )?;
+            self.watch(image, modules, bias.to_process(function), ToPlace::Exit)?;
         }
         Ok(())
     }
@@ -59,7 +58,7 @@ impl Probes {
         bias: LoadBias,
     ) -> Result<()> {
         let Some((notify, _)) = facts.loader else { return Ok(()) };
-        self.place_or_defer(image, modules, Deferred { addr: bias.to_process(notify), to_place: ToPlace::Loader }, None)
+        self.watch(image, modules, bias.to_process(notify), ToPlace::Loader)
     }
 
     /// Watches the resolvers of a module's allocator functions: what they return is what will be called.
@@ -70,7 +69,7 @@ impl Probes {
         resolvers: &[Addr],
     ) -> Result<()> {
         for &addr in resolvers {
-            self.place_or_defer(image, modules, Deferred { addr, to_place: ToPlace::Resolver }, None)?;
+            self.watch(image, modules, addr, ToPlace::Resolver)?;
         }
         Ok(())
     }
@@ -84,12 +83,7 @@ impl Probes {
         bias: LoadBias,
     ) -> Result<()> {
         for &(function, _) in &facts.test_hooks {
-            self.place_or_defer(
-                image,
-                modules,
-                Deferred { addr: bias.to_process(function), to_place: ToPlace::Test },
-                None,
-            )?;
+            self.watch(image, modules, bias.to_process(function), ToPlace::Test)?;
         }
         Ok(())
     }
@@ -104,20 +98,16 @@ impl Probes {
         bias: LoadBias,
     ) -> Result<()> {
         if let Some(sigaction) = facts.named.sigaction {
-            let addr = bias.to_process(sigaction);
-            self.place_or_defer(image, modules, Deferred { addr, to_place: ToPlace::SignalAction }, None)?;
+            self.watch(image, modules, bias.to_process(sigaction), ToPlace::SignalAction)?;
         }
         for &(function, _) in &facts.named.exec_calls {
-            let addr = bias.to_process(function);
-            self.place_or_defer(image, modules, Deferred { addr, to_place: ToPlace::Exec }, None)?;
+            self.watch(image, modules, bias.to_process(function), ToPlace::Exec)?;
         }
         if let Some(ptrace) = facts.named.ptrace {
-            let addr = bias.to_process(ptrace);
-            self.place_or_defer(image, modules, Deferred { addr, to_place: ToPlace::OwnTracer }, None)?;
+            self.watch(image, modules, bias.to_process(ptrace), ToPlace::OwnTracer)?;
         }
         if let Some(mlockall) = facts.named.mlockall {
-            let addr = bias.to_process(mlockall);
-            self.place_or_defer(image, modules, Deferred { addr, to_place: ToPlace::LocksMemory }, None)?;
+            self.watch(image, modules, bias.to_process(mlockall), ToPlace::LocksMemory)?;
         }
         Ok(())
     }
