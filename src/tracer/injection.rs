@@ -6,8 +6,8 @@
 //! repeat a request; `writes` refuses all writes through /proc/PID/mem from then on, `code` all writes to code, in
 //! whatever way; from call 0 on: from the start. `copy:stopped` has the first thread told to stop that has just made a
 //! copy of the target, `copy:killed` that copy killed, `call:killed:3` its thread killed in front of the third call
-//! that one makes for us; `call:late` has heaptrace wait for half a second in front of each such call. In builds
-//! without debug assertions none of this exists.
+//! that one makes for us; `call:filtered` sends SIGUSR2 to the target in front of the first such call and waits until
+//! its thread has a filter of system calls. In builds without debug assertions none of this exists.
 
 /// What a call does to the target, as far as the injection tells calls apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +48,7 @@ pub use ordered::{arm, at_call, at_child, point};
 #[cfg(debug_assertions)]
 mod ordered {
     use super::Call;
+    use crate::tracer::procfs;
     use std::cell::Cell;
     use std::io;
     use std::sync::OnceLock;
@@ -148,14 +149,29 @@ mod ordered {
         static CALLS: AtomicU64 = AtomicU64::new(0);
         static KILLED_AT: OnceLock<Option<u64>> = OnceLock::new();
         let read = || std::env::var("HEAPTRACE_INJECT").ok()?.strip_prefix("call:killed:")?.parse().ok();
-        if std::env::var("HEAPTRACE_INJECT").as_deref() == Ok("call:late") {
-            std::thread::sleep(std::time::Duration::from_millis(500));
+        if std::env::var("HEAPTRACE_INJECT").as_deref() == Ok("call:filtered")
+            && CALLS.fetch_add(1, Ordering::Relaxed) == 0
+        {
+            ask_for_filter(caller);
         }
         if let Some(at) = *KILLED_AT.get_or_init(read)
             && CALLS.fetch_add(1, Ordering::Relaxed) + 1 == at
         {
             // SAFETY: tkill has no memory effects; the task stands still, traced by us.
             unsafe { libc::syscall(libc::SYS_tkill, caller, libc::SIGKILL) };
+        }
+    }
+
+    /// Asks the process of a thread by SIGUSR2 to install a filter of system calls for all its threads, and waits
+    /// until the thread has it: for ten seconds at most.
+    fn ask_for_filter(thread: i32) {
+        // SAFETY: kill has no memory effects.
+        unsafe { libc::kill(thread, libc::SIGUSR2) };
+        for _ in 0..10_000 {
+            if procfs::status_number(thread, "Seccomp") != Some(0) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 

@@ -343,7 +343,7 @@ fn a_program_killed_in_a_call_for_heaptrace_has_an_end() {
 fn a_filter_for_all_threads_comes_just_before_a_call() {
     let mut program = Program::fixture("filters_all").start();
     let pid: i32 = program.value("ready").parse().unwrap();
-    let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", "call:late");
+    let tracer = Program::new("/bin/true").env("HEAPTRACE_INJECT", "call:filtered");
     let attached = tracer.start_attached(&[], pid);
     assert_eq!(program.line(), "filtered");
     procfs::wait_until_probed(pid);
