@@ -21,6 +21,7 @@ mod lost;
 pub mod merge;
 mod notes;
 mod occasions;
+mod profileoptions;
 pub mod progress;
 pub mod report;
 pub mod run;

@@ -466,6 +466,12 @@ pub struct Finding {
 }
 
 impl Profile {
+    /// Whether only blocks are in it that were allocated since a mark (`--since`): a warning says so, and names the
+    /// mark.
+    pub(crate) fn is_since_mark(&self) -> bool {
+        self.warnings.iter().any(|warning| warning.contains("allocated since the mark `"))
+    }
+
     /// Makes it a profile of the time from `start_ns` on: times count from there. What happened before must not be in
     /// it.
     pub(crate) fn begin_at(&mut self, start_ns: u64) {

@@ -26,6 +26,7 @@
 //! `leakscan.rs`, `heapcopy.rs`, `existing.rs`, `jump.rs`, `teardown.rs`, …): they own what they decide about, and get
 //! the `Tracee` and the `Observer` for the rest. What is to be done elsewhere they answer, and `Process` does it.
 
+mod addedmemory;
 mod aftermath;
 mod archive;
 mod arenas;
@@ -34,8 +35,10 @@ mod begin;
 mod breakoff;
 mod children;
 mod common;
+mod copylease;
 mod cost;
 mod detach;
+mod earlyfallback;
 mod endings;
 mod engine;
 mod error;
@@ -75,6 +78,7 @@ mod stopcost;
 mod stops;
 mod tasks;
 mod teardown;
+mod testsrecord;
 mod ticker;
 mod traced;
 mod tracee;
@@ -97,11 +101,11 @@ pub use period::Told;
 pub use prospect::JumpIneligible;
 pub use prospect::{EngineForecast, prospect_of};
 pub use recording::Recording;
+pub use recording::StreamEnd;
 pub use requests::{Answer, Requests, Wish};
 pub use settings::{Settings, Target, new_session_id};
 pub use space::OwnSuppressions;
 pub use traced::Traced;
-pub use tracerecord::StreamEnd;
 
 use crate::event::{EventKind, Missed};
 use crate::profile::Exit;

@@ -4,6 +4,7 @@ use super::binaries::{BinaryStore, SaveError};
 use super::debuginfod::Debuginfod;
 use super::direct::Waiter;
 use super::hook::{self, HookError, Passers, Span};
+use super::profileoptions::{export_options, wanted};
 use super::series::Series;
 use super::tracefile::TraceFile;
 use super::{owners, tell, use_color};
@@ -11,7 +12,7 @@ use crate::cli::{CheckOptions, ProfileOptions, Verbosity};
 use crate::export::escape::printable;
 use crate::export::format::Extra;
 use crate::export::github::annotations;
-use crate::export::leaks::{CheckReportOptions, LeakScope, LivingLeaksOptions, check_report, living_leaks};
+use crate::export::leakreport::{CheckReportOptions, LeakScope, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::{Outcome, Outputs, Scope};
 use crate::export::summary::{SummaryOptions, summary};
 use crate::export::{ExportOptions, Format, Source};
@@ -401,29 +402,6 @@ impl Work<'_> {
             judging.rules.judge(&mut profile, &circumstances);
         }
         profile
-    }
-}
-
-/// How `options` want files to look.
-pub(super) fn export_options(options: &ProfileOptions) -> ExportOptions {
-    let defaults = ExportOptions::default();
-    ExportOptions {
-        pprof_columns: options.pprof_columns,
-        source: options.source,
-        value: options.value,
-        top: options.top.unwrap_or(defaults.top),
-        ..defaults
-    }
-}
-
-/// Where `options` want names to be looked for.
-pub(super) fn wanted(options: &ProfileOptions) -> Wanted<'_> {
-    Wanted {
-        symbolize: options.symbolize,
-        debug_dirs: &options.debug_dirs,
-        sysroot: options.sysroot.as_deref(),
-        source: options.source,
-        ..Wanted::default()
     }
 }
 

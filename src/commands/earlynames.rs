@@ -1,6 +1,7 @@
 //! Has names looked up while the program ends, by a thread that waits for that moment.
 
-use super::conclude::{Destinations, wanted};
+use super::conclude::Destinations;
+use super::profileoptions::wanted;
 use crate::cli::ProfileOptions;
 use crate::event::Generation;
 use crate::naming::EarlyNames;

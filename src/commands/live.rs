@@ -4,10 +4,10 @@
 //! Only what is sent gets names, unless sites are wanted by their names; the rest is added up, on the thread that
 //! answers. The tracer thread gives a view.
 
-use super::conclude::wanted;
+use super::profileoptions::wanted;
 use super::saver::Snapshots;
-use super::service::mark_name;
 use crate::base::figures::Amount;
+use crate::event::MarkName;
 use crate::export::frames::{Stacks, told_frames};
 use crate::heapmodel::{HeapView, SiteKey, SiteStats};
 use crate::naming::{self, KnownNames, Wanted};
@@ -228,4 +228,17 @@ fn moment(interim: &LiveSnapshot, sites: impl Iterator<Item = (Amount, Amount)>)
     let elapsed_ns = interim.cost().wall_ns;
     let image = u32::try_from(interim.images()).unwrap_or(u32::MAX);
     (Moment { elapsed_ns, image, live, allocated }, totals.peak_bytes)
+}
+
+/// A name for a mark, from whoever asks.
+///
+/// # Errors
+/// Says what is wrong with the name.
+pub(super) fn mark_name(name: &str) -> Result<MarkName, String> {
+    MarkName::new(name).ok_or_else(|| {
+        format!(
+            "`{name}` can't be the name of a mark: it has 1 to {} bytes, and no control characters",
+            MarkName::LONGEST
+        )
+    })
 }

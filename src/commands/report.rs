@@ -4,7 +4,7 @@ use super::conclude::terminal_width;
 use super::saved::{Destinations, load};
 use super::{print, use_color};
 use crate::cli::ReportOptions;
-use crate::export::leaks::{CheckReportOptions, check_report};
+use crate::export::leakreport::{CheckReportOptions, check_report};
 use crate::export::report::{QueryOptions, query, require};
 use crate::export::summary::{SummaryOptions, summary};
 use crate::export::{ExportOptions, Format, write};

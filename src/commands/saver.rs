@@ -1,8 +1,8 @@
 //! Snapshots of processes that are traced on: the tracer thread gives a view, and this thread names it and writes it.
 
-use super::conclude::{export_options, wanted};
 use super::hook::{HookRunner, Span};
 use super::notes::Notes;
+use super::profileoptions::{export_options, wanted};
 use super::{owners, tell};
 use crate::base::progress::Progress;
 use crate::base::triggers::Kept;

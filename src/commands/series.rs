@@ -3,9 +3,9 @@
 //! A thread of its own looks when the next part is due, asks the tracer thread for a view, which takes it microseconds,
 //! and names and writes what the parts before have not told. The user's command runs on another thread (`hook.rs`).
 
-use super::conclude::{export_options, wanted};
 use super::hook::{HookRunner, Span};
 use super::notes::Notes;
+use super::profileoptions::{export_options, wanted};
 use super::saver::{NonBlockingOutputs, Snapshots};
 use super::tell;
 use crate::base::progress::Progress;

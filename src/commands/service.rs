@@ -1,15 +1,14 @@
 //! Answers other heaptraces while a process is traced: the serving side of the control socket.
 
-use super::conclude::{export_options, wanted};
 use super::contents::Contents;
-use super::live::Live;
+use super::live::{Live, mark_name};
+use super::profileoptions::{export_options, wanted};
 use super::saver::Snapshots;
 use super::tell;
 use crate::base::addr::Addr;
 use crate::base::progress::Progress;
 use crate::cli::{ProfileOptions, Verbosity};
-use crate::event::MarkName;
-use crate::export::leaks::{LeakScope, LivingLeaksOptions, living_leaks};
+use crate::export::leakreport::{LeakScope, LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, PprofColumns};
 use crate::inspect;
@@ -388,15 +387,6 @@ impl Answerer {
             },
         ))
     }
-}
-
-pub(super) fn mark_name(name: &str) -> Result<MarkName, String> {
-    MarkName::new(name).ok_or_else(|| {
-        format!(
-            "`{name}` can't be the name of a mark: it has 1 to {} bytes, and no control characters",
-            MarkName::LONGEST
-        )
-    })
 }
 
 /// What is sent of a snapshot.

@@ -4,7 +4,7 @@
 //! cursor, change the colours or the title of a terminal, turn the direction of the text around so that it reads as
 //! something else, end a line or an element. None of them gets out as it is.
 
-use super::text::Paint;
+use super::paint::Paint;
 use std::io::{self, Write};
 
 /// Stands for a character that can't be shown.

@@ -3,7 +3,7 @@
 use super::rows::frame_lines;
 use super::sections::{FRAMES, Layout, prose};
 use super::telling::telling_frames;
-use super::text::{grouped, place, plural, short_name};
+use super::text::{grouped, plural, short_name};
 use super::view::{NamedFrame, View};
 use crate::profile::{Finding, FindingKind, Profile};
 use std::fmt::Write;
@@ -37,7 +37,7 @@ pub(crate) fn write(out: &mut String, layout: Layout, view: &View<'_>, top: usiz
         let room = layout.width.saturating_sub(4 + 14 + 2 + 2);
         for (title, stack) in finding.stacks() {
             let frames = telling_frames(view, stack, FRAMES - 1);
-            let line = |frame: &NamedFrame<'_>| (short_name(frame.name, room * 3 / 5), place(frame, room * 2 / 5));
+            let line = |frame: &NamedFrame<'_>| (short_name(frame.name, room * 3 / 5), frame.place(room * 2 / 5));
             let lines: Vec<(String, String)> = frames.iter().map(line).collect();
             let names = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
             frame_lines(out, layout.paint, (&format!("    {title:14}  "), 20), &lines, names, false);

@@ -1,7 +1,7 @@
 //! The frames of a stack for people, one by one.
 
 use super::telling::telling;
-use super::text::{basename, place, printable};
+use super::text::{basename, printable};
 use super::view::{NamedFrame, View};
 use crate::profile::Profile;
 use std::fmt;
@@ -15,7 +15,7 @@ pub fn told_frames(profile: &Profile, stack: usize, most: usize) -> Vec<(String,
     let frames: Vec<NamedFrame<'_>> = View::new(profile).frames(stack).collect();
     let telling = telling(&frames);
     let told = |(at, frame): (usize, &NamedFrame<'_>)| {
-        (cut(printable(frame.name)), cut(place(frame, usize::MAX)), telling.binary_search(&at).is_err())
+        (cut(printable(frame.name)), cut(frame.place(usize::MAX)), telling.binary_search(&at).is_err())
     };
     frames.iter().enumerate().take(most).map(told).collect()
 }
@@ -68,7 +68,7 @@ impl<'a> Stacks<'a> {
         let Self { view, text, locations } = self;
         let has = |frame: &NamedFrame<'_>| {
             frame.name.to_lowercase().contains(text.as_str())
-                || place(frame, usize::MAX).to_lowercase().contains(text.as_str())
+                || frame.place(usize::MAX).to_lowercase().contains(text.as_str())
         };
         let mut known = view.locations(stack);
         if known.len() == 0 {

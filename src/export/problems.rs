@@ -2,7 +2,7 @@
 
 use super::findings::{finding_sentence, finding_words};
 use super::telling::telling_frames;
-use super::text::{grouped, place, plural, printable};
+use super::text::{grouped, plural, printable};
 use super::view::{NamedFrame, View};
 use crate::profile::check::verdict::DEFAULT_LEAK_KINDS;
 use crate::profile::leaks::{BaselineStatus, LeakClass, LeakSite};
@@ -234,7 +234,7 @@ pub(crate) fn best_line(view: &View<'_>, stack: usize) -> Option<SourceLine> {
 pub(crate) fn stack_text(view: &View<'_>, title: &str, stack: usize) -> String {
     let mut text = format!("{title}\n");
     for frame in view.frames(stack) {
-        let place = place(&frame, usize::MAX);
+        let place = frame.place(usize::MAX);
         let place = if place.is_empty() { place } else { format!("  {place}") };
         text += &format!("    {}{place}\n", printable(frame.name));
     }

@@ -2,7 +2,7 @@
 
 use super::escape::printable;
 use super::telling::{is_plumbing, telling};
-use super::text::{Paint, basename, is_system_file, keep_end_of_path, left, place, short_name};
+use super::text::{Paint, basename, is_system_file, keep_end_of_path, left, short_name};
 use super::view::{NamedFrame, TRUNCATED_STACK, View};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ impl RowFrame<'_> {
     /// Where it is: as [`place`] says it, with all its lines.
     pub fn place(&self, width: usize) -> String {
         let (Some(file), [_, _, ..]) = (self.frame.file, self.lines.as_slice()) else {
-            return place(&self.frame, width);
+            return self.frame.place(width);
         };
         let named = self.lines.iter().take(LINES).map(u32::to_string).collect::<Vec<_>>().join(", ");
         let more = if self.lines.len() > LINES { ", …" } else { "" };
@@ -90,7 +90,7 @@ impl<'a> Candidate<'a> {
     /// The text of a telling frame, which says whether it is another one's.
     fn text(&self, index: usize) -> Option<(&'a str, String)> {
         let frame = self.telling.get(index).and_then(|at| self.frames.get(*at))?;
-        Some((frame.name, place(frame, usize::MAX)))
+        Some((frame.name, frame.place(usize::MAX)))
     }
 
     /// Chooses what to show, without the first `common` of the telling frames.
@@ -121,7 +121,7 @@ impl<'a> Candidate<'a> {
     /// What a row looks like.
     fn look(&self) -> Vec<(&'a str, String)> {
         let frames = self.shown.iter().filter_map(|at| self.frames.get(*at));
-        frames.map(|frame| (frame.name, place(frame, usize::MAX))).collect()
+        frames.map(|frame| (frame.name, frame.place(usize::MAX))).collect()
     }
 
     /// The frames between two telling ones, and that which they lead to: all that come after the one before.

@@ -1,6 +1,6 @@
 //! What the summary and the text report say of a profile that was read from a file.
 
-use super::sections::{Layout, is_since_mark};
+use super::layout::Layout;
 use super::text::{duration, grouped, plural, printable, wrap};
 use super::view::end_text;
 use crate::profile::saved::{Saved, Writer, ranges};
@@ -49,7 +49,7 @@ fn notes(profile: &Profile, saved: &Saved) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if is_since_mark(profile) {
+    if profile.is_since_mark() {
         notes.push("Live means: allocated since the mark and not yet freed.".to_owned());
     } else if profile.meta.mode.is_attached() && saved.files == 1 {
         notes.push("Live means: allocated since attach and not yet freed.".to_owned());

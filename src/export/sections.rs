@@ -1,9 +1,10 @@
 //! The parts of the summary and of the text report. Each writes nothing where it has nothing to say.
 
+pub(crate) use super::layout::{Layout, heading, prose};
 use super::rows::{RowFrame, Rows, frame_lines, shared_text};
 use super::saved;
 use super::table::{self, Column, Figures};
-use super::text::{self, Paint, duration, grouped, human_bytes, percent, plural, printable, right, short_name, wrap};
+use super::text::{self, duration, grouped, human_bytes, percent, plural, printable, right, short_name, wrap};
 use super::view::{SiteTotals, StackTotals, UNKNOWN_STACK, View, end_text};
 use crate::profile::build::BEFORE_ATTACH;
 use crate::profile::saved::Writer;
@@ -27,32 +28,6 @@ const KEPT: usize = 4096;
 
 /// What is less than one part in so many is little.
 const LITTLE: u64 = 4;
-
-/// How text is laid out.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
-    /// Colours.
-    pub paint: Paint,
-    /// Columns.
-    pub width: usize,
-}
-
-impl Layout {
-    /// A layout for so many columns, within reason.
-    pub fn new(paint: Paint, width: usize) -> Self {
-        Self { paint, width: width.clamp(60, 160) }
-    }
-}
-
-/// An empty line and a title.
-pub(crate) fn heading(out: &mut String, layout: Layout, title: &str) {
-    let _ = writeln!(out, "\n{}", layout.paint.bold(&wrap(title, 2, layout.width)));
-}
-
-/// A line of prose, wrapped behind two spaces.
-pub(crate) fn prose(out: &mut String, layout: Layout, sentence: &str) {
-    let _ = writeln!(out, "  {}", wrap(&printable(sentence), 2, layout.width));
-}
 
 /// Which program, and how it ended; then `clause`, if there is one.
 pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause: &str) {
@@ -83,7 +58,7 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
         let note = "The profile does not reach to the program's regular end.";
         let _ = writeln!(out, "{}", layout.paint.yellow(note));
     }
-    if is_since_mark(profile) {
+    if profile.is_since_mark() {
         let _ = writeln!(out, "Live means: allocated since the mark and not yet freed.");
     } else if meta.mode.is_attached() {
         let of_before = if profile.strings.iter().any(|text| text == BEFORE_ATTACH) {
@@ -94,12 +69,6 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
         let _ = writeln!(out, "Live means: allocated {of_before}");
     }
     sampling_note(out, layout, profile);
-}
-
-/// Whether only blocks are in the profile that were allocated since a mark (`--since`): a warning says so, and names
-/// the mark.
-pub(super) fn is_since_mark(profile: &Profile) -> bool {
-    profile.warnings.iter().any(|warning| warning.contains("allocated since the mark `"))
 }
 
 /// That the amounts are estimates, and how good they are.

@@ -3,63 +3,11 @@
 mod short;
 
 pub(crate) use super::escape::printable;
-use super::view::NamedFrame;
+pub(crate) use super::paint::Paint;
 pub(crate) use crate::base::figures::{grouped, plural};
 use crate::profile::Anomalies;
-use crate::profile::identity::is_unresolved;
 pub(crate) use short::short_name;
 use std::path::Path;
-
-/// Colours for a terminal, or none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Paint {
-    /// Whether to use colours.
-    pub color: bool,
-}
-
-impl Paint {
-    const BOLD: &str = "\x1b[1m";
-    const DIM: &str = "\x1b[2m";
-    const RED: &str = "\x1b[1;31m";
-    const GREEN: &str = "\x1b[1;32m";
-    const YELLOW: &str = "\x1b[33m";
-    const PLAIN: &str = "\x1b[0m";
-
-    /// The escape of a colour of ours that a text begins with.
-    pub fn code_at(text: &str) -> Option<&'static str> {
-        let codes = [Self::PLAIN, Self::BOLD, Self::DIM, Self::RED, Self::GREEN, Self::YELLOW];
-        codes.into_iter().find(|code| text.starts_with(code))
-    }
-
-    fn with(self, code: &str, text: &str) -> String {
-        if self.color && !text.is_empty() { format!("{code}{text}{}", Self::PLAIN) } else { text.to_owned() }
-    }
-
-    /// Headings.
-    pub fn bold(self, text: &str) -> String {
-        self.with(Self::BOLD, text)
-    }
-
-    /// What supports the rest.
-    pub fn dim(self, text: &str) -> String {
-        self.with(Self::DIM, text)
-    }
-
-    /// What is wrong.
-    pub fn red(self, text: &str) -> String {
-        self.with(Self::RED, text)
-    }
-
-    /// What is as it should be.
-    pub fn green(self, text: &str) -> String {
-        self.with(Self::GREEN, text)
-    }
-
-    /// What deserves attention.
-    pub fn yellow(self, text: &str) -> String {
-        self.with(Self::YELLOW, text)
-    }
-}
 
 /// `12.34 MiB`: at least three significant digits, in powers of 1024. Below 1 KiB `123 B`.
 pub(crate) fn human_bytes(bytes: u64) -> String {
@@ -176,19 +124,6 @@ pub(crate) fn keep_end_of_path(path: &str, width: usize) -> String {
     match end.strip_prefix('…').and_then(|kept| kept.find('/').map(|slash| &kept[slash..])) {
         Some(kept) => format!("…{kept}"),
         None => end,
-    }
-}
-
-/// `file.c:12`, with the directories if there is room; the module where no file is known.
-pub(crate) fn place(frame: &NamedFrame<'_>, width: usize) -> String {
-    match (frame.file, frame.line) {
-        (Some(file), 0) => keep_end_of_path(&printable(file), width),
-        (Some(file), line) => keep_end_of_path(&format!("{}:{line}", printable(file)), width),
-        (None, _) if is_unresolved(frame.name) => String::new(),
-        (None, _) => {
-            let module = frame.module.map(|module| keep_end(&basename(&module.path), width.saturating_sub(2)));
-            module.map(|module| format!("[{module}]")).unwrap_or_default()
-        }
     }
 }
 

@@ -155,7 +155,7 @@ fn stack(out: &mut String, view: &View<'_>, site: &StackTotals) {
 }
 
 fn frame_place(frame: &NamedFrame<'_>) -> String {
-    let place = text::place(frame, usize::MAX);
+    let place = frame.place(usize::MAX);
     match (place.is_empty(), frame.inlined) {
         (true, _) => String::new(),
         (false, false) => format!("  {place}"),

@@ -1,11 +1,12 @@
 //! The profile as exporters look at it: stacks that begin at the allocator's caller, sampled figures scaled to
 //! what they stand for, and *sites*, the sums over all threads and sizes of a stack.
 
-use super::telling::NameTraits;
+use super::nametraits::NameTraits;
+use super::text::{basename, keep_end, keep_end_of_path, printable};
 use crate::base::packed::{Packed, PackedBuilder, Row};
 use crate::base::sampling::weight;
 pub(crate) use crate::profile::build::{TRUNCATED_STACK, UNKNOWN_STACK};
-use crate::profile::identity::UNKNOWN_FUNCTION;
+use crate::profile::identity::{UNKNOWN_FUNCTION, is_unresolved};
 use crate::profile::leaks::LeakClass;
 use crate::profile::objects::ObjectType;
 use crate::profile::saved::LeakLabel;
@@ -71,6 +72,19 @@ impl<'a> NamedFrame<'a> {
         match self.line {
             0 => format!("{name} ({file})").into(),
             line => format!("{name} ({file}:{line})").into(),
+        }
+    }
+
+    /// `file.c:12`, with the directories if there is room in `width` columns; the module where no file is known.
+    pub(crate) fn place(&self, width: usize) -> String {
+        match (self.file, self.line) {
+            (Some(file), 0) => keep_end_of_path(&printable(file), width),
+            (Some(file), line) => keep_end_of_path(&format!("{}:{line}", printable(file)), width),
+            (None, _) if is_unresolved(self.name) => String::new(),
+            (None, _) => {
+                let module = self.module.map(|module| keep_end(&basename(&module.path), width.saturating_sub(2)));
+                module.map(|module| format!("[{module}]")).unwrap_or_default()
+            }
         }
     }
 }

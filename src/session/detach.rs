@@ -39,7 +39,6 @@ use crate::tracer::status::{Event, WaitStatus};
 use crate::tracer::{insist, procfs};
 use ask::Asked;
 use prepare::Prepared;
-pub(super) use region::AddedMemory;
 use std::time::{Duration, Instant};
 
 /// How long threads are waited for before the detach goes on without them: those in an uninterruptible sleep can't

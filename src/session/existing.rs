@@ -7,8 +7,9 @@
 //! events are held back (`observer/held.rs`); who needs the heap waits ([`ExistingBlocks::await_told`]). Where there
 //! can be no copy, the process stands still while its own heap is walked.
 
+use super::copylease::CopyLease;
 use super::cost::CostMeter;
-use super::heapcopy::{CopyLease, Forming, HeapCopies};
+use super::heapcopy::{Forming, HeapCopies};
 use super::observer::Observer;
 use super::stops::Stops;
 use super::tracee::Tracee;

@@ -12,7 +12,7 @@ use crate::image::elf::{Elf, SymbolKind};
 use crate::profile::course::HeapHistory;
 use crate::profile::merge::Origin;
 use crate::profile::{Amount, Anomalies, Conditions, Cost, Exit, ProcessInfo, Resident, RunFacts};
-use crate::session::tracerecord::StreamEnd;
+use crate::session::recording::StreamEnd;
 use crate::symbols::{Bytes, Similar};
 use crate::unwinder::StackTable;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The heap of a program that lives on, as it was at one moment.
 
-use super::heapcopy::CopyLease;
+use super::copylease::CopyLease;
 use super::interim::LiveSnapshot;
 use super::leakrecord::{LeakScan, ScanRecord};
 use super::recording::Recording;

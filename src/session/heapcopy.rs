@@ -6,15 +6,13 @@
 //! has been read, or when the process ends, executes another program or is let go; then a thread of the process takes
 //! its status.
 
+use super::copylease::{CopiedMemory, CopyLease, CopyMaker};
 use super::heapcapture::HeapCapture;
-use super::process::Process;
 use super::requests::{Answer, Reply, Requests, Wish};
-use super::space::OriginalMemory;
 use super::stops::Stops;
 use super::tracee::Tracee;
 use crate::base::addr::Addr;
-use crate::base::memory::ReadMemory;
-use crate::breakpoints::patches::{Patches, PcLocation};
+use crate::breakpoints::patches::PcLocation;
 use crate::image::maps::Mapping;
 use crate::profile::Exit;
 use crate::tracer::control::Control;
@@ -25,7 +23,6 @@ use crate::tracer::rawregs::RawRegs;
 use crate::tracer::status::WaitStatus;
 use crate::tracer::{Result, TracerError, procfs};
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -38,8 +35,6 @@ const MAX_TRIES: u32 = 1000;
 /// while. It must not be long: threads that record calls faster than they are drained wait in our code most of the
 /// time, but not just after they were drained, as at each try.
 const LONGEST_PAUSE: u32 = 61;
-
-const ENDED_EARLY: &str = "the process has ended, become another program or been let go while a copy of its memory was read: ask again if it still runs";
 
 /// What a process has of copies.
 #[derive(Debug, Default)]
@@ -96,7 +91,7 @@ pub(super) struct Wanted {
 impl Wanted {
     /// By which means a copy is to be made. None: the process's own heap is read, as all tries were in vain if not for
     /// want of means.
-    fn means(&self) -> Option<Means> {
+    pub(super) fn means(&self) -> Option<Means> {
         self.means.filter(|_| self.tries > 0)
     }
 }
@@ -111,71 +106,6 @@ pub(super) enum Captured {
     },
     /// What was reported of the thread that stands still while it was to make a copy.
     Overtaken(TracerError),
-}
-
-/// A copy that is to be read, on whatever thread: the memory of the program without our patches.
-#[derive(Debug)]
-pub(super) struct CopyLease {
-    pub(super) memory: CopiedMemory,
-    requests: Arc<Requests>,
-    control: Arc<Control>,
-    of: i32,
-    copy: i32,
-    has_ended: Arc<AtomicBool>,
-}
-
-/// See [`CopyLease`].
-#[derive(Debug)]
-pub(super) struct CopiedMemory {
-    memory: TargetMemory,
-    patches: Patches,
-}
-
-impl CopiedMemory {
-    fn original(&mut self) -> OriginalMemory<'_> {
-        OriginalMemory { memory: &mut self.memory, patches: &self.patches }
-    }
-}
-
-impl ReadMemory for CopiedMemory {
-    fn read(&mut self, addr: Addr, buf: &mut [u8]) -> usize {
-        self.original().read(addr, buf)
-    }
-
-    fn touched(&mut self, range: Range<Addr>) -> Vec<Range<Addr>> {
-        self.original().touched(range)
-    }
-
-    fn has_gone(&self) -> bool {
-        self.memory.has_gone()
-    }
-}
-
-impl CopyLease {
-    /// Whether it is still there, so that what was read of it is whole. The tracer thread may not know yet that it has
-    /// been killed.
-    pub(super) fn is_whole(&self) -> bool {
-        !self.has_ended.load(Ordering::Acquire) && !self.memory.memory.is_gone()
-    }
-
-    /// It has been read. Not for the tracer thread, which ends it meanwhile.
-    ///
-    /// # Errors
-    /// It was ended before, in words: what was read is not whole.
-    pub(super) fn end(self) -> std::result::Result<(), String> {
-        let whole = self.is_whole();
-        let _ = self.requests.ask(&self.control, self.of, Wish::EndCopy(self.copy));
-        if whole { Ok(()) } else { Err(ENDED_EARLY.to_owned()) }
-    }
-}
-
-impl Drop for CopyLease {
-    fn drop(&mut self) {
-        // Whoever wanted it may have gone: then this is the tracer thread.
-        if !self.has_ended.load(Ordering::Acquire) {
-            self.requests.order_about(self.of, &self.control, Wish::EndCopy(self.copy));
-        }
-    }
 }
 
 impl HeapCopies {
@@ -320,14 +250,14 @@ impl HeapCopies {
     fn lease(&mut self, tracee: &Tracee, forked: Forked, memory: TargetMemory) -> CopyLease {
         let has_ended = Arc::<AtomicBool>::default();
         self.alive.push((forked, Arc::clone(&has_ended)));
-        CopyLease {
-            memory: CopiedMemory { memory, patches: tracee.space.image.code.patches().clone() },
+        let memory = CopiedMemory::new(memory, tracee.space.image.code.patches().clone());
+        let maker = MakerByRequest {
             requests: Arc::clone(&tracee.settings.requests),
             control: Arc::clone(&tracee.control),
             of: tracee.pid,
             copy: forked.pid(),
-            has_ended,
-        }
+        };
+        CopyLease::new(memory, Box::new(maker), has_ended)
     }
 
     /// The registers with which a thread goes on that stands where it can make a call for us: in the program's code,
@@ -488,25 +418,23 @@ impl HeapCopies {
     }
 }
 
-impl Process {
-    /// All who wait for the heap get it, if one of the threads can make a copy, or there can be none. Thread `present`
-    /// stands still.
-    ///
-    /// # Errors
-    /// What was reported of `present` instead.
-    pub(super) fn go_on_with_captures(&mut self, present: Option<&Stopped>, stops: &mut Stops) -> Result<()> {
-        let mut overtaken = Ok(());
-        // who waits on is behind these
-        for _ in 0..self.copies.wanted() {
-            let Some(wanted) = self.copies.next_wanted() else { break };
-            if overtaken.is_err() {
-                self.copies.wait_on(wanted);
-                continue;
-            }
-            let captured = self.capture(present, wanted.means(), stops);
-            overtaken = self.copies.answer(wanted, captured);
-        }
-        overtaken
+/// The tracer thread, which made the copy `copy` of the process `of`, reached by a request.
+#[derive(Debug)]
+struct MakerByRequest {
+    requests: Arc<Requests>,
+    control: Arc<Control>,
+    of: i32,
+    copy: i32,
+}
+
+impl CopyMaker for MakerByRequest {
+    fn end(&self) {
+        // a tracer that has ended has taken its copies with it
+        let _ = self.requests.ask(&self.control, self.of, Wish::EndCopy(self.copy));
+    }
+
+    fn order_end(&self) {
+        self.requests.order_about(self.of, &self.control, Wish::EndCopy(self.copy));
     }
 }
 

@@ -62,7 +62,6 @@ use facts::KnownFacts;
 pub(super) use fallback::Cause;
 use fallback::Fallbacks;
 use fallback::NoCell;
-pub(super) use left::Stays;
 pub(super) use promote::AtEntry;
 use rustc_hash::FxHashMap;
 use sampling::Sampling;

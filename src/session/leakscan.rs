@@ -6,13 +6,11 @@
 //! registers of those that had reported before were kept, and their stacks are still mapped. A program that lives on is
 //! read on request, or when it says so itself.
 
-use super::arenas;
-use super::heapcapture::{HeapCapture, HeapRead, HeapSources, Reading};
-use super::heapcopy::{Captured, Forming, HeapCopies};
+use super::heapcapture::{HeapRead, HeapSources};
+use super::heapcopy::{Captured, HeapCopies};
 use super::kernelheld::{self, MAX_ASKING, SignalStacks};
 use super::leakrecord::{LeakScan, ScanRecord};
 use super::observer::Observer;
-use super::process::Process;
 use super::space::Annotation;
 use super::stops::Stops;
 use super::tasks::Role;
@@ -25,11 +23,10 @@ use crate::heap::leaks::{Scan, ScanOptions};
 use crate::image::maps::Mapping;
 use crate::profile::Exit;
 use crate::profile::leaks::ScanMoment;
-use crate::tracer::copy::Means;
 use crate::tracer::procfs;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
-use crate::tracer::{Result, TracerError, control};
+use crate::tracer::{Result, TracerError};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -358,78 +355,6 @@ impl LeakScanner {
             table: Arc::clone(&tracee.settings.table),
             options: ScanOptions { files: tracee.space.image.mapped_files(), ..options },
         })
-    }
-}
-
-impl Process {
-    /// The program stands still, as thread `live` does, and is about to end, or wants to be scanned now: tells what its
-    /// heap holds, and makes the scan that is due.
-    pub(super) fn look_at_heap(&mut self, live: i32, due: Option<DueScan>) {
-        self.unwritten.tell(&mut self.tracee, &mut self.observer, live);
-        self.settle_heap();
-        arenas::tell(&mut self.tracee, &mut self.observer, live);
-        let Some(due) = due else { return };
-        self.settle_heap();
-        let known = self.existing.are_known();
-        if let Some(scan) = self.leaks.scan(&mut self.tracee, &mut self.observer, due, known) {
-            self.tests.note_scan(&self.tracee, &self.observer, scan);
-        }
-    }
-
-    /// Reads and classifies the living program, then ends it: it did not obey SIGTERM.
-    pub(super) fn scan_and_kill(&mut self, stops: &mut Stops) -> Result<()> {
-        if let Some(due) = self.leaks.before_kill(&mut self.tracee, &self.copies, stops)? {
-            self.look_at_heap(due.live, Some(due));
-        }
-        match control::send(self.tracee.pid, control::KILL) {
-            Err(error) if !error.is_out_of_reach() => Err(error),
-            _ => Ok(()),
-        }
-    }
-
-    /// Lets the program stand still for a moment, `present` among its threads if that stands still already: with
-    /// `means` to be copied, if that can be, else to read its heap.
-    pub(super) fn capture(
-        &mut self,
-        present: Option<&Stopped>,
-        means: Option<Means>,
-        stops: &mut Stops,
-    ) -> std::result::Result<Captured, String> {
-        if self.tracee.settings.sample_interval > 0 {
-            return Err(
-                "only a sample of its blocks is recorded (--sample-interval): heaptrace can't say which of them are lost"
-                    .to_owned(),
-            );
-        }
-        let began = Instant::now();
-        let (live, threads) = self.leaks.stop_for_capture(&mut self.tracee, &self.copies, present, stops)?;
-        self.settle_heap();
-        let known = self.existing.are_known();
-        let sources = self.leaks.heap_sources(&mut self.tracee, &self.observer, live, threads, known)?;
-        let copied = |means| self.copies.copy(&mut self.tracee, present, means, &sources.mappings, true, stops);
-        let reading = match means.map_or(Ok(None), copied) {
-            Ok(Some(Forming::Later)) => {
-                return Ok(Captured::Later { stopped_ns: self.cost.note_standstill(began) });
-            }
-            Ok(Some(Forming::Copy(lease))) => Reading::Copied(Box::new(sources), lease),
-            Ok(None) => Reading::Done(Box::new(read_heap(&mut self.tracee, &self.observer, sources))),
-            Err(error) => return Ok(Captured::Overtaken(error)),
-        };
-        let interim = self.interim(matches!(reading, Reading::Copied(..)));
-        // The stops wait to be served: the session's loop does that next.
-        let stopped_ns = self.cost.note_standstill(began);
-        Ok(Captured::Heap(Box::new(HeapCapture { interim, reading, stopped_ns })))
-    }
-
-    /// Reads and classifies at the end of an attach (`--leaks-at-end`), before the program is detached from.
-    pub(super) fn scan_before_detach(&mut self, stops: &mut Stops) {
-        if !self.leaks.is_wanted_before_detach(&self.tracee, self.identity.attached) {
-            return;
-        }
-        // before it stands still
-        self.existing.await_told(&mut self.tracee, &mut self.observer);
-        let captured = self.capture(None, None, stops);
-        self.leaks.note_scan_before_detach(&mut self.observer, captured);
     }
 }
 

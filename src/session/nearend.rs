@@ -2,8 +2,6 @@
 //! after that, for milliseconds, in which names can be looked up.
 
 use super::modulerecord::ModuleRecord;
-use super::observer::Observer;
-use super::tracee::Tracee;
 use crate::heapmodel::HeapView;
 use crate::profile::build::{LoadedModule, questions};
 use crate::profile::symbolize::Question;
@@ -17,8 +15,8 @@ const MAX_STACKS: usize = 1 << 18;
 /// See the module's head. It shares its tables with the process that is traced.
 #[derive(Debug)]
 pub struct NearEnd {
-    heap: HeapView,
-    stacks: StackTable,
+    pub(super) heap: HeapView,
+    pub(super) stacks: StackTable,
     /// All modules so far.
     pub modules: Vec<ModuleRecord>,
     /// The process's root folder, if it is not ours.
@@ -32,15 +30,4 @@ impl NearEnd {
         let stacks = self.heap.stacks();
         if stacks.len() > MAX_STACKS { Vec::new() } else { questions(modules, &self.stacks, stacks) }
     }
-}
-
-/// The last thread is about to end: tells whoever wants to know now.
-pub(super) fn tell(tracee: &mut Tracee, observer: &mut Observer) {
-    let settings = Arc::clone(&tracee.settings);
-    let Some(hears) = settings.near_end.as_ref() else { return };
-    let heap = observer.view(false);
-    let (stacks, modules) = tracee.space.modules.share_records();
-    let (root, _) = tracee.space.image.root_and_inner_pid();
-    // Who does not listen any more needs nothing.
-    let _ = hears.send(NearEnd { heap, stacks, modules, root });
 }

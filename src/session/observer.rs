@@ -19,7 +19,7 @@ use crate::event::{Definition, EventKind, EventSink, MarkName, Missed, Preexisti
 use crate::heapmodel::{HeapModel, HeapView};
 use crate::profile::Amount;
 use crate::session::modulerecord::ModuleRecord;
-use crate::session::tracerecord::StreamEnd;
+use crate::session::recording::StreamEnd;
 use crate::trace::recorder::Recorder;
 use crate::unwinder::Quality;
 use pauses::Pause;

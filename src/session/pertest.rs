@@ -2,6 +2,7 @@
 
 use super::hit::Hit;
 use super::observer::Observer;
+use super::testsrecord::{LiveOfTest, TestsRecord};
 use super::tracee::Tracee;
 use crate::allocators::frameworks::{Hook, Told};
 use crate::arch::Regs;
@@ -20,25 +21,6 @@ const UNSEEN_ENDS: &str =
 
 const UNREADABLE_NAME: &str =
     "the name of a test could not be read, so that the report lacks it: this version of its framework is not known";
-
-/// What is known of the tests of a process.
-#[derive(Debug)]
-pub struct TestsRecord {
-    /// Their names, by [`TestId`].
-    pub names: Vec<String>,
-    /// What they have done.
-    pub tally: TestTally,
-    /// Blocks that were live when memory was read.
-    pub live: Vec<LiveOfTest>,
-    /// Whether a framework was found that is known.
-    pub has_framework: bool,
-    /// How many tests the report lacks: their names could not be read, or they could not be watched.
-    pub untold: u64,
-}
-
-/// Live blocks of one test (None: outside of tests), one stack and one class: where they were allocated; of indirectly
-/// leaked ones, where the block was that they hang on.
-pub type LiveOfTest = (Option<TestId>, StackId, LeakClass, Amount);
 
 /// A test that has begun and was not seen to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,9 @@
 //! One process under trace: its threads, the images it becomes by exec, its heap, and what heaptrace reports of it.
 
+mod captures;
+mod hits;
+mod traps;
+
 use super::awaited::Awaited;
 use super::common::Common;
 use super::cost::CostMeter;
@@ -22,7 +26,7 @@ use super::tasks::{Role, Tasks};
 use super::teardown::Teardown;
 use super::tracee::Tracee;
 use super::trap::leave_for_signal;
-use super::{nearend, unseen};
+use super::unseen;
 use crate::base::progress::Progress;
 use crate::profile::Children;
 use crate::tracer::libunwind::Libunwind;
@@ -246,7 +250,7 @@ impl Process {
                 if self.tracee.tasks.iter().all(|task| task.role != Role::Thread || task.ending) {
                     self.copies.end_all();
                     if self.identity.selected {
-                        nearend::tell(&mut self.tracee, &mut self.observer);
+                        captures::tell_near_end(&mut self.tracee, &mut self.observer);
                     }
                 }
                 noted?;

@@ -3,14 +3,13 @@
 use super::aftermath::TracingAborted;
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
-use super::pertest::TestsRecord;
+use super::testsrecord::TestsRecord;
 use crate::allocators::AllocatorTable;
-use crate::base::addr::StackId;
+use crate::base::addr::{ImageId, ProcessId, StackId};
 use crate::heapmodel::Snapshot;
 use crate::profile::course::HeapHistory;
 use crate::profile::symbolize::ScriptNames;
 use crate::profile::{Anomalies, ProcessInfo, RunFacts};
-use crate::session::tracerecord::StreamEnd;
 use crate::tracer::root::TargetRoot;
 use crate::unwinder::StackTable;
 use std::collections::HashMap;
@@ -98,4 +97,17 @@ impl Recording {
         let of_tables = of_growths.chain(of_capacities).chain(of_stranded);
         of_errors.chain(of_scan).chain(of_blocks).chain(of_tables).for_each(change);
     }
+}
+
+/// Where a process's stream of events ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StreamEnd {
+    /// The process.
+    pub process: ProcessId,
+    /// Its last image.
+    pub image: ImageId,
+    /// How many events there were.
+    pub next_seq: u64,
+    /// Whether sites that came over a fork are left out of the recording.
+    pub without_inherited: bool,
 }

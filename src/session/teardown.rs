@@ -1,7 +1,7 @@
 //! How a process ends, or leaves the tracing, and what could not be undone then.
 
+use super::addedmemory::AddedMemory;
 use super::aftermath::TargetState;
-use super::detach::AddedMemory;
 use super::tracee::Tracee;
 use crate::profile::Exit;
 use crate::tracer::procfs;

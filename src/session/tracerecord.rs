@@ -2,24 +2,11 @@
 
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;
-use super::recording::Recording;
-use crate::base::addr::{ImageId, ProcessId};
+use super::recording::{Recording, StreamEnd};
+use crate::base::addr::ImageId;
 use crate::trace::metadata::{End, FilePath, Module};
 use crate::trace::process_koid;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// Where a process's stream of events ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StreamEnd {
-    /// The process.
-    pub process: ProcessId,
-    /// Its last image.
-    pub image: ImageId,
-    /// How many events there were.
-    pub next_seq: u64,
-    /// Whether sites that came over a fork are left out of the recording.
-    pub without_inherited: bool,
-}
 
 impl Recording {
     /// See the module's head.

@@ -41,7 +41,7 @@ pub(super) fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
 }
 
 /// Where the kernel may hold pointers that it tells nobody.
-pub(super) fn untold(out: &mut String, layout: Layout, untold: &[String]) {
+pub(in crate::export) fn untold(out: &mut String, layout: Layout, untold: &[String]) {
     if let Some(sentence) = untold_sentence(untold) {
         sections::prose(out, layout, &sentence);
     }
@@ -66,7 +66,7 @@ pub(super) fn doubt(out: &mut String, layout: Layout, site: &LeakSite) {
 }
 
 /// Which doubtful pointers repeat.
-pub(super) fn doubts(out: &mut String, layout: Layout, doubts: &Doubts) {
+pub(in crate::export) fn doubts(out: &mut String, layout: Layout, doubts: &Doubts) {
     for sentence in doubt_sentences(doubts) {
         out.push('\n');
         sections::prose(out, layout, &sentence);

@@ -1,7 +1,7 @@
 //! Trees of calls with totals: from the outermost function on, or from one function to its callers or callees.
 
 use super::super::sections::Layout;
-use super::super::text::{grouped, human_bytes, place, printable, short_name};
+use super::super::text::{grouped, human_bytes, printable, short_name};
 use super::super::view::{NamedFrame, View};
 use super::{QueryError, QueryOptions, json, more, title};
 use crate::profile::identity::without_arguments;
@@ -212,7 +212,7 @@ pub(super) fn show(tree: &Tree<'_>, what: &str, options: &QueryOptions, layout: 
                     own => format!("  ({} itself)", human_bytes(own)),
                 };
                 let left = room.saturating_sub(name.chars().count() + 2 + own.len());
-                let place = if left >= 12 { place(&frame, left) } else { String::new() };
+                let place = if left >= 12 { frame.place(left) } else { String::new() };
                 let tail = layout.paint.dim(format!("  {place}{own}").trim_end());
                 let _ = writeln!(out, "{}", format!("{begin}  {:indent$}{name}{tail}", "").trim_end());
                 // A chain of calls goes straight down.

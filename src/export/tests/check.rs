@@ -1,7 +1,7 @@
 //! The report of `check` as a user sees it.
 
 use super::*;
-use crate::export::leaks::{CheckReportOptions, check_report};
+use crate::export::leakreport::{CheckReportOptions, check_report};
 use crate::profile::check::verdict::{Completeness, Policy, judge};
 
 fn report_of(profile: &Profile, explain: Option<&str>, color: bool) -> String {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::export::escape::is_active;
 use crate::export::github::annotations;
-use crate::export::leaks::{CheckReportOptions, LeakScope, LivingLeaksOptions, check_report, living_leaks};
+use crate::export::leakreport::{CheckReportOptions, LeakScope, LivingLeaksOptions, check_report, living_leaks};
 use crate::export::output::Outcome;
 use crate::export::summary::{SummaryOptions, summary};
 use crate::profile::check::verdict::{Completeness, Policy, judge};

@@ -1,29 +1,14 @@
 //! The memory that the jump engine has added to a process: a detach unmaps it, by the thread that is detached from
-//! last, as that thread takes the handler for SIGTRAP out. What
-//! a thread may still return through stays, and the summary says so; the next heaptrace unmaps that.
+//! last, as that thread takes the handler for SIGTRAP out. What a thread may still return through stays, and the
+//! summary says so; the next heaptrace unmaps that.
 
 use crate::jump::layout::{REGION_SIZE, SHARED_SIZE};
-use crate::session::jump::{JumpEngine, Stays};
+use crate::session::addedmemory::{AddedMemory, Stays};
+use crate::session::jump::JumpEngine;
 use crate::session::teardown::Teardown;
 use crate::session::tracee::Tracee;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::{TracerError, insist, procfs};
-
-/// What has become of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::session) enum AddedMemory {
-    /// There is none, or it is not known yet.
-    #[default]
-    None,
-    /// It is to be unmapped.
-    Mapped,
-    /// It is to be unmapped, but an attempt has failed.
-    Failed,
-    /// Other processes have the same memory, and their threads may return through it.
-    Shared,
-    /// It was looked at: so much of it stays.
-    Seen(Stays),
-}
 
 impl Teardown {
     /// A detach begins.

@@ -11,6 +11,7 @@ use crate::jump::layout::{
     CELL_FRAMES, CELLS, CODE_SIZE, COPY_AREA, FRAME_SIZE, FRAME_SLOT, FRAMES, REGION_SIZE, cell_at,
 };
 use crate::jump::stub::{BACK, ENTRIES, STUB_SIZE, STUBS};
+use crate::session::addedmemory::Stays;
 use crate::session::observer::Observer;
 use crate::session::space::LeftRegion;
 use crate::session::tracee::Tracee;
@@ -20,15 +21,6 @@ use crate::tracer::jump::region;
 use crate::tracer::procfs::{self, Position};
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
-
-/// What a detach could not unmap, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::session) struct Stays {
-    /// A thread may still return through so much.
-    pub needed: u64,
-    /// Nobody needs so much, but the thread could not unmap it.
-    pub refused: u64,
-}
 
 impl JumpEngine {
     /// Whether it is the one that this heaptrace records with.

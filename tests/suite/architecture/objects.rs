@@ -15,7 +15,7 @@ const SMALL: &[(&str, &str, usize)] = &[("Process", "src/session/process.rs", 40
 const SCATTERED: &[(&str, &str, usize)] = &[
     ("Area", "src/heap/walk/mimalloc3/arenas.rs", 1),
     ("Graph", "src/heap/leaks/graph.rs", 2),
-    ("Process", "src/session/process.rs", 10),
+    ("Process", "src/session/process.rs", 6),
     ("Recording", "src/session/recording.rs", 4),
     ("Rule", "src/unwinder/rule.rs", 1),
     ("Search", "src/symbols/files.rs", 1),
