@@ -29,7 +29,7 @@ pub use stacks::{StackNode, StackPath, StackTable};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use step::{Cursor, Next};
-pub use told::LatestWalk;
+pub use told::LatestWalks;
 use window::{StackBuffer, StackWindow};
 
 /// How far a stack can be trusted.

@@ -144,7 +144,11 @@ impl<'a> Candidate<'a> {
 }
 
 fn frames<'a>(view: &View<'a>, stack: usize) -> impl Iterator<Item = NamedFrame<'a>> {
-    view.frames(stack).filter(|frame| frame.name != TRUNCATED_STACK)
+    named(view.frames(stack))
+}
+
+fn named<'a>(frames: impl Iterator<Item = NamedFrame<'a>>) -> impl Iterator<Item = NamedFrame<'a>> {
+    frames.filter(|frame| frame.name != TRUNCATED_STACK)
 }
 
 /// Stacks of the same functions are one row, whatever their lines: these are all noted, so that no line has what is
@@ -152,18 +156,41 @@ fn frames<'a>(view: &View<'a>, stack: usize) -> impl Iterator<Item = NamedFrame<
 fn note_lines(view: &View<'_>, stacks: &[usize], candidates: &mut [Candidate<'_>]) {
     let rows = stacks.iter().enumerate().filter_map(|(row, stack)| Some((view.site_of(*stack)?, row)));
     let rows: FxHashMap<usize, usize> = rows.collect();
+    // A row may be of a million stacks, of which each differs from the one before in some locations only.
+    let mut noted: Vec<Vec<Noted>> = vec![Vec::new(); candidates.len()];
     for stack in 0..view.profile.stacks.len() {
-        let row = view.site_of(stack).and_then(|site| rows.get(&site));
-        let Some(candidate) = row.and_then(|row| candidates.get_mut(*row)) else { continue };
-        candidate.lines.resize_with(candidate.frames.len(), BTreeSet::new);
-        for ((lines, own), frame) in candidate.lines.iter_mut().zip(&candidate.frames).zip(frames(view, stack)) {
-            // another file has a function of the same name
-            if frame.line > 0 && frame.file == own.file {
-                lines.insert(frame.line);
+        let Some(&row) = view.site_of(stack).and_then(|site| rows.get(&site)) else { continue };
+        let (Some(candidate), Some(noted)) = (candidates.get_mut(row), noted.get_mut(row)) else { continue };
+        let Candidate { frames, lines, .. } = candidate;
+        lines.resize_with(frames.len(), BTreeSet::new);
+        noted.resize(frames.len(), None);
+        let mut at = 0;
+        for location in view.locations(stack) {
+            let Some(before) = noted.get_mut(at) else { break };
+            if let Some((_, end)) = before.filter(|(of, _)| *of == location) {
+                at = end;
+                continue;
+            }
+            let begin = at;
+            for frame in named(view.location_frames(location)) {
+                if let Some((lines, own)) = lines.get_mut(at).zip(frames.get(at))
+                    // another file has a function of the same name
+                    && frame.line > 0
+                    && frame.file == own.file
+                {
+                    lines.insert(frame.line);
+                }
+                at += 1;
+            }
+            if at > begin {
+                *before = Some((location, at));
             }
         }
     }
 }
+
+/// The location whose frames were noted last from a place among a row's frames on, and the place behind them.
+type Noted = Option<(usize, usize)>;
 
 /// How many of their telling frames, from the innermost on, all stacks have in common; none where nothing would be left
 /// to show.

@@ -142,7 +142,9 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unord
     let lacking = input.modules.iter().zip(lacking).filter(|(_, lacks)| *lacks);
     symbolizer.expect_packages(&lacking.map(|(module, _)| module.info.path.clone()).collect::<Vec<_>>());
 
-    let mut tables = Tables::with_room(stack_ids.len());
+    // then none is looked for among a million; a number that is of no frame is of a walk's end, which is left out
+    let are_apart = numbers.len() == frames.len() && locations.tell_apart(&frames);
+    let mut tables = Tables::with_room(stack_ids.len(), are_apart);
     // by the frame's number
     let mut places: Vec<Option<u32>> = vec![None; numbers.iter().max().map_or(0, |most| *most as usize + 1)];
     for (number, frame) in &frames {
@@ -162,7 +164,11 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unord
         input.stacks.follow(id, &mut path);
         list.clear();
         list.extend(path.numbers().iter().filter_map(place));
-        tables.export(&mut locations, &mut list, input.stacks.quality(id))
+        let quality = input.stacks.quality(id);
+        if are_apart && !list.is_empty() && quality != Quality::Truncated {
+            return Exported { stack: tables.stacks.add(&list, quality), operator: None };
+        }
+        tables.export(&mut locations, &mut list, quality)
     };
     let exported = stack_ids.iter().map(export).map(Packed::from).collect();
     let stacks = ExportedStacks { ids: stack_ids, exported };
@@ -368,11 +374,11 @@ struct Tables {
 }
 
 impl Tables {
-    /// With room for so many stacks: there may be a million.
-    fn with_room(stacks: usize) -> Self {
+    /// With room for so many stacks: there may be a million. `are_apart`: nearly none is in the index.
+    fn with_room(stacks: usize, are_apart: bool) -> Self {
         Self {
             stacks: StackList::with_capacity(stacks),
-            stack_index: HashTable::with_capacity(stacks),
+            stack_index: HashTable::with_capacity(if are_apart { 0 } else { stacks }),
             ..Self::default()
         }
     }

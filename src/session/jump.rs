@@ -54,7 +54,7 @@ use crate::session::observer::Observer;
 use crate::session::sigtrap::SigtrapGuard;
 use crate::session::tracee::Tracee;
 use crate::tracer::jump::region::Region;
-use crate::unwinder::LatestWalk;
+use crate::unwinder::LatestWalks;
 pub(super) use ask::Asked;
 use clock::Clock;
 pub(super) use drain::Drained;
@@ -167,7 +167,7 @@ pub(super) struct Jump {
     /// Room for a list that is taken.
     listed: Vec<u64>,
     /// The list that was taken last.
-    latest: LatestWalk,
+    latest: LatestWalks,
     merge: Merge,
     /// How many records the ring of each cell has room for.
     rings: Vec<u64>,

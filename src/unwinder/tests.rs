@@ -3,6 +3,7 @@
 
 mod module;
 
+use super::told::LatestWalk;
 use super::*;
 use crate::arch::reg;
 use crate::base::memory::MemoryImage;
@@ -620,4 +621,28 @@ fn what_was_listed_last_is_not_looked_up_again() {
     assert!(extend(&mut unwinder));
     unwinder.add_module(module(0));
     assert!(!extend(&mut unwinder), "its rule may be another one now");
+}
+
+/// Walks of two kinds take turns, and each finds its own frames known.
+#[test]
+fn walks_that_take_turns_are_each_found_again() {
+    let (regs, mut stack) = long_stack();
+    let mut unwinder = unwinder();
+    let found = unwinder.unwind(&regs, &mut stack.0, true, 100);
+    let frames = unwinder.stacks().frames(found.stack);
+    let is_plain = |frame: &&Frame| matches!(unwinder.known_rule(frame.addr), Some(Rule::Compact { .. }));
+    let plain: Vec<u64> = frames.iter().filter(is_plain).map(|frame| frame.addr.raw().0).take(2).collect();
+    let [one, other] = plain[..] else { panic!("{plain:x?}") };
+    let (mut walks, mut shown) = (LatestWalks::default(), 0);
+    for round in 1..=20 {
+        for inner in [[one, one, other], [other, one, one]] {
+            // each round has an outermost frame more
+            let list: Vec<u64> = inner.into_iter().chain(std::iter::repeat_n(one, round)).collect();
+            let walk = walks.nearest(StackId::EMPTY, &list);
+            let made = unwinder.extend(StackId::EMPTY, &list, 100, walk, &mut |_, _, _, _| shown += 1);
+            let frames = made.map(|made| unwinder.stacks().frames(made.stack)).unwrap_or_default();
+            assert_eq!(frames.iter().map(|frame| frame.addr.raw().0).collect::<Vec<_>>(), list);
+        }
+    }
+    assert_eq!(shown, 2 * (3 + 20), "frames were looked up again");
 }

@@ -113,11 +113,7 @@ impl Default for LatestWalk {
 impl LatestWalk {
     /// Keeps the frames up to the stack `parent`, and those behind it that are these callers: so many are known.
     fn go_back_to(&mut self, parent: StackId, callers: &[u64], forgotten: u32, depth: impl FnOnce() -> u32) -> usize {
-        let below = if parent == self.start {
-            Some(0)
-        } else {
-            self.frames.binary_search_by_key(&parent, |(_, stack)| *stack).ok().map(|at| at + 1)
-        };
+        let below = self.place_of(parent);
         // what follows an outermost frame, if anything does, is no part of its walk
         let is_outermost = |below: &usize| self.is_whole && *below == self.frames.len();
         let Some(below) = below.filter(|below| forgotten == self.forgotten && !is_outermost(below)) else {
@@ -125,13 +121,26 @@ impl LatestWalk {
             *self = Self { start: parent, start_depth: depth(), forgotten, is_whole: false, ..std::mem::take(self) };
             return 0;
         };
-        let behind = self.frames.get(below..).unwrap_or_default();
-        let known = behind.iter().zip(callers).take_while(|((known, _), caller)| known == *caller).count();
+        let known = self.known_behind(below, callers);
         if below + known < self.frames.len() {
             self.frames.truncate(below + known);
             self.is_whole = false;
         }
         known
+    }
+
+    /// How many of its frames the stack `parent` has, if its frames begin with those of that one.
+    fn place_of(&self, parent: StackId) -> Option<usize> {
+        if parent == self.start {
+            return Some(0);
+        }
+        self.frames.binary_search_by_key(&parent, |(_, stack)| *stack).ok().map(|at| at + 1)
+    }
+
+    /// How many of these callers it has behind its first `below` frames.
+    fn known_behind(&self, below: usize, callers: &[u64]) -> usize {
+        let behind = self.frames.get(below..).unwrap_or_default();
+        behind.iter().zip(callers).take_while(|((known, _), caller)| known == *caller).count()
     }
 
     /// The stack that was found, without a mark of its end.
@@ -142,5 +151,38 @@ impl LatestWalk {
     /// How many frames that has.
     pub(super) fn depth(&self) -> u32 {
         self.start_depth.saturating_add(self.frames.len() as u32)
+    }
+}
+
+/// So many walks are kept.
+const WALKS: usize = 4;
+
+/// The latest walks of several kinds of call. Those of malloc and of free take turns, and differ from the innermost
+/// frame on: each would make the other's frames unknown if one walk alone was kept.
+#[derive(Debug, Default)]
+pub struct LatestWalks {
+    walks: [LatestWalk; WALKS],
+    /// The one that makes room next.
+    next: usize,
+}
+
+impl LatestWalks {
+    /// For [`Unwinder::extend`] with the same arguments: the walk that has most of the frames, or if none has any, one
+    /// that was not asked for lately.
+    pub fn nearest(&mut self, parent: StackId, callers: &[u64]) -> &mut LatestWalk {
+        let kept = |walk: &LatestWalk| {
+            let below = walk.place_of(parent)?;
+            Some(below + walk.known_behind(below, callers)).filter(|kept| *kept > 0)
+        };
+        let all = self.walks.iter().enumerate();
+        let nearest = all.filter_map(|(at, walk)| Some((kept(walk)?, at))).max();
+        let at = match nearest {
+            Some((_, at)) => at,
+            None => self.next,
+        };
+        if at == self.next {
+            self.next = (at + 1) % WALKS;
+        }
+        &mut self.walks[at % WALKS]
     }
 }

@@ -134,6 +134,17 @@ impl Locations {
         self.by_address.get(&(frame.module, frame.addr.lookup())).copied()
     }
 
+    /// Whether no two stacks of these frames have the same locations, if each frame has another number: as each has a
+    /// location of its own, and none is left out.
+    pub(super) fn tell_apart(&self, frames: &[(u32, Frame)]) -> bool {
+        let mut is_taken = vec![false; self.list.len()];
+        let mut has_its_own = |(_, frame): &(u32, Frame)| {
+            let taken = self.index_of(frame).and_then(|place| is_taken.get_mut(place as usize));
+            taken.is_some_and(|taken| !std::mem::replace(taken, true))
+        };
+        self.shims.is_empty() && frames.iter().all(&mut has_its_own)
+    }
+
     /// How many of the innermost locations belong to the allocator's interface, and the outermost C++ operator of them.
     pub(super) fn leading_shims(&self, stack: &[u32]) -> (usize, Option<String>) {
         let mut operator = None;

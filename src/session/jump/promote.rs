@@ -36,7 +36,7 @@ use crate::tracer::jump::region::{Region, SetUpError};
 use crate::tracer::jump::routine;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
-use crate::unwinder::LatestWalk;
+use crate::unwinder::LatestWalks;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::time::{Duration, Instant};
 
@@ -320,7 +320,7 @@ fn try_to_promote(
         rules: Rules::default(),
         tails: Tails::default(),
         listed: Vec::new(),
-        latest: LatestWalk::default(),
+        latest: LatestWalks::default(),
         merge: Merge::default(),
         rings: vec![RING_LEAST; CELLS as usize],
         cells: (0..CELLS).map(|_| None).collect(),

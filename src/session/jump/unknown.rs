@@ -17,7 +17,7 @@ use crate::session::space::OriginalMemory;
 use crate::session::tracee::Tracee;
 use crate::tracer::jump::region::SharedMapping;
 use crate::unwinder::rule::{Base, CALLEE_SAVED, Rule, SAME};
-use crate::unwinder::{LatestWalk, Quality, Unwound};
+use crate::unwinder::{LatestWalks, Quality, Unwound};
 use std::ops::Range;
 
 impl Jump {
@@ -103,16 +103,12 @@ impl Jump {
         let unwinder = &mut tracee.space.modules.unwinder;
         let shared = &self.region.mapping;
         let nodes = &mut self.nodes;
-        let unwound = unwinder.extend(
-            parent,
-            listed,
-            tracee.settings.max_depth,
-            &mut self.latest,
-            &mut |parent, stack, frame, rule| {
+        let latest = self.latest.nearest(parent, listed);
+        let unwound =
+            unwinder.extend(parent, listed, tracee.settings.max_depth, latest, &mut |parent, stack, frame, rule| {
                 nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
-            },
-        )?;
-        let (stack, last) = (unwound.stack, self.latest.stack());
+            })?;
+        let (stack, last) = (unwound.stack, latest.stack());
         if stack != last {
             // too deep: all walks end there
             self.nodes.end_at(shared, last.0, stack.0);
@@ -188,7 +184,7 @@ impl JumpEngine {
         let JumpState::On(jump) = &mut self.state else { return };
         jump.facts.clear();
         jump.callers.clear();
-        jump.latest = LatestWalk::default();
+        jump.latest = LatestWalks::default();
         let space = &tracee.space;
         let stacks = space.modules.unwinder.stacks();
         let is_stale = |id: &u32| {

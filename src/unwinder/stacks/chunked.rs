@@ -1,6 +1,7 @@
 //! A vector in pieces.
 
 use crate::base::chunk::Chunk;
+use std::ops::Range;
 
 /// Entries of a piece.
 const CHUNK: usize = 1 << 11;
@@ -25,6 +26,13 @@ impl<T: Copy + Default> Chunked<T> {
             return None;
         }
         self.chunks.get(index / CHUNK)?.get().get(index % CHUNK).copied()
+    }
+
+    /// These entries, which lie in one piece; none if they do not.
+    pub(super) fn part(&self, range: Range<usize>) -> &[T] {
+        let within = range.start % CHUNK..range.start % CHUNK + range.len();
+        let chunk = self.chunks.get(range.start / CHUNK).filter(|_| range.end <= self.len);
+        chunk.and_then(|chunk| chunk.get().get(within)).unwrap_or_default()
     }
 
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut T> {

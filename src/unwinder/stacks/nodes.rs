@@ -76,6 +76,22 @@ impl Nodes {
         (group.bits & bit != 0).then(|| group.before as usize + (group.bits & (bit - 1)).count_ones() as usize)
     }
 
+    /// The first of the nodes that stand right behind each other up to this one, or one that is nearer.
+    #[inline]
+    pub(super) fn begin_of_run(&self, node: u32) -> u32 {
+        let Some(group) = self.groups.get(node as usize / GROUP) else { return node };
+        let place = node % GROUP as u32;
+        let up_to_it = group.bits << (GROUP as u32 - 1 - place);
+        // the root is in no stack
+        (node - up_to_it.leading_zeros().min(place)).max(1)
+    }
+
+    /// Adds the numbers of the frames of these nodes, which are of one run.
+    #[inline]
+    pub(super) fn add_frames(&self, nodes: std::ops::RangeInclusive<u32>, numbers: &mut Vec<u32>) {
+        numbers.extend_from_slice(self.frames.part(*nodes.start() as usize..*nodes.end() as usize + 1));
+    }
+
     /// Adds a node: right behind its parent, where `parent` is None.
     pub(super) fn push(&mut self, frame: u32, parent: Option<u32>) {
         let at = self.frames.len();
@@ -198,11 +214,17 @@ impl Entries for Table {
 pub(super) struct Frames {
     table: Table,
     index: Index,
+    /// What was found last, by hash: nearly all frames of new stacks are among some hundred. Of [`LATEST`] places, once
+    /// there is a frame.
+    latest: Box<[u32]>,
 }
+
+/// A power of two.
+const LATEST: usize = 256;
 
 impl Frames {
     pub(super) fn view(&mut self) -> Self {
-        Self { table: Table(self.table.0.view()), index: self.index.view() }
+        Self { table: Table(self.table.0.view()), index: self.index.view(), latest: Box::default() }
     }
 
     /// Whether the frame with this number is this one.
@@ -225,10 +247,24 @@ impl Frames {
 
     /// The number of a frame. Frames are fewer than nodes, which have numbers of 32 bits.
     pub(super) fn number(&mut self, word: u64, module: ModuleId) -> u32 {
+        let hash = hash(word, module.0.into());
+        let place = hash as usize % LATEST;
+        match self.latest.get(place) {
+            Some(known) if *known != 0 && self.is(*known, word, module) => return *known,
+            _ => {}
+        }
+        let number = self.look_up(word, module, hash);
+        if self.latest.is_empty() {
+            self.latest = vec![0; LATEST].into_boxed_slice();
+        }
+        self.latest.get_mut(place).into_iter().for_each(|latest| *latest = number);
+        number
+    }
+
+    fn look_up(&mut self, word: u64, module: ModuleId, hash: u64) -> u32 {
         if self.table.0.len() == 0 {
             self.table.0.push(Entry::default());
         }
-        let hash = hash(word, module.0.into());
         if let Some(known) = self.index.find(&self.table, hash, |number| self.is(number, word, module)) {
             return known;
         }
@@ -240,6 +276,6 @@ impl Frames {
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.table.0.bytes() + self.index.bytes()
+        self.table.0.bytes() + self.index.bytes() + size_of_val(&*self.latest)
     }
 }

@@ -11,7 +11,7 @@ pub struct StackPath {
     nodes: Vec<u32>,
     /// The numbers of their frames.
     numbers: Vec<u32>,
-    /// Room for those that are new.
+    /// Room for those that are new: the first and the last of each run of nodes that stand right behind each other.
     new: Vec<(u32, u32)>,
 }
 
@@ -33,25 +33,29 @@ impl StackTable {
     pub fn follow(&self, stack: StackId, path: &mut StackPath) {
         let StackPath { nodes, numbers, new } = path;
         let mut at = stack.0;
-        while at != 0
-            && let Some(frame) = self.nodes.frame(at)
-        {
+        let is_there = |at: u32| at != 0 && (at as usize) < self.nodes.len();
+        while is_there(at) {
             while nodes.last().is_some_and(|last| *last > at) {
                 nodes.pop();
             }
-            if nodes.last() == Some(&at) {
+            let begin = self.nodes.begin_of_run(at);
+            if let Some(&last) = nodes.last().filter(|last| **last >= begin) {
+                if last < at {
+                    new.push((last + 1, at));
+                }
+                at = last;
                 break;
             }
-            new.push((at, frame));
-            at = self.nodes.parent(at);
+            new.push((begin, at));
+            at = self.nodes.parent(begin);
         }
-        if at == 0 || self.nodes.frame(at).is_none() {
+        if !is_there(at) {
             nodes.clear();
         }
         numbers.truncate(nodes.len());
-        for (node, frame) in new.drain(..).rev() {
-            nodes.push(node);
-            numbers.push(frame);
+        for (first, last) in new.drain(..).rev() {
+            nodes.extend(first..=last);
+            self.nodes.add_frames(first..=last, numbers);
         }
     }
 }
