@@ -8,7 +8,7 @@
 /// The first word of the code region and of the shared region: `heapjump`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"heapjump");
 /// The version of this layout, the word behind [`MAGIC`].
-pub const VERSION: u64 = 7;
+pub const VERSION: u64 = 8;
 
 /// In the code region: where its ask sites are, as [`ASKS`] u32 from its beginning. An int3 stands there, over a
 /// [`NOP`], while somebody answers. Who finds a region that another heaptrace has left needs no more than this, the
@@ -200,6 +200,19 @@ pub const CELL_HEAD: u64 = 64;
 /// In a cell: a u64, how many records its ring has room for: a power of two, [`RING_LEAST`] to [`RING_MOST`]. Written
 /// by the tracer, while the thread stands or has no cell yet.
 pub const CELL_RING: u64 = 72;
+/// In a cell: what an operator that passes its call on has been given: the block (u64; 0: none yet). It concerns the
+/// thread's next record, and no other: see [`CELL_TOLD_HEAD`]. Written by the thread, as what follows; the tracer
+/// writes 0 while the thread stands.
+pub const CELL_TOLD: u64 = 80;
+/// In a cell: the size that goes with [`CELL_TOLD`] (u64), if [`FLAG_SIZED`] is among its flags.
+pub const CELL_TOLD_SIZE: u64 = 88;
+/// In a cell: the alignment that goes with [`CELL_TOLD`] (u64); 0: the operator has none.
+pub const CELL_TOLD_ALIGN: u64 = 96;
+/// In a cell: what [`CELL_HEAD`] was when [`CELL_TOLD`] was written. Where the two differ, the record that it concerns
+/// was written since.
+pub const CELL_TOLD_HEAD: u64 = 104;
+/// In a cell: the flags (u64) that the record gets: [`FLAG_TOLD`], and [`FLAG_SIZED`] if the operator has a size.
+pub const CELL_TOLD_FLAGS: u64 = 112;
 /// In a cell, in a line of its own: a u64, how many records the tracer has taken. Written by the tracer only.
 pub const CELL_TAIL: u64 = 128;
 /// In a cell: a u64, how many bytes are left until the next picked one. Written by the thread, as what follows.
@@ -396,24 +409,29 @@ pub const fn record_at(cell: u64, records: u64, number: u64) -> u64 {
 /// ([`Kind::Freed`], [`Kind::Began`]) takes s = fetch_add([`SEQ`], 1) before the function runs: 2s + 1. The end of a
 /// call loads g = [`SEQ`] after the function has run: 2g.
 pub const RECORD_KEY: u64 = 0;
-/// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 54),
-/// flags (bits 55 to 59), the number of the interval that the block was picked with (bits 60 to 63; 0: it was not, or
+/// In a record: the stack (u32, bits 0 to 31), the function (u16, bits 32 to 47), one of [`Kind`] (bits 48 to 52),
+/// flags (bits 53 to 59), the number of the interval that the block was picked with (bits 60 to 63; 0: it was not, or
 /// each call is recorded; see [`PICKED_SHIFT`]).
 ///
 /// The stack is a stack's id, or with [`FLAG_LISTED`] the number of a list, with [`FLAG_COPY`] that of a copy slot,
 /// with [`FLAG_CALLER`] the id of the stack that has the caller only.
 pub const RECORD_WHAT: u64 = 8;
 /// In a record: what the function has returned in rax (u64) of an end; else how many calls of the thread were counted
-/// in [`CELL_CALLS`] since it picked a block last.
+/// in [`CELL_CALLS`] since it picked a block last; with [`FLAG_TOLD`] the alignment ([`CELL_TOLD_ALIGN`]).
 pub const RECORD_RESULT: u64 = 16;
 /// In a record: the function's first three arguments as at its entry (u64 each).
 pub const RECORD_ARGS: u64 = 24;
 /// In a record: of an end of a function of [`StubKind::AllocOut`] that has returned 0, the word that its first argument
-/// points to.
+/// points to. With [`FLAG_SIZED`] the size ([`CELL_TOLD_SIZE`]).
 pub const RECORD_OUT: u64 = 48;
 /// In a record: the return address of the call.
 pub const RECORD_CALLER: u64 = 56;
 
+/// Flag of a record of [`Kind::Freed`]: the block was passed on by an operator that was given an alignment
+/// or a size ([`CELL_TOLD`]). Only where blocks are not sampled.
+pub const FLAG_TOLD: u64 = 1 << 53;
+/// Flag of a record with [`FLAG_TOLD`]: the operator was given a size.
+pub const FLAG_SIZED: u64 = 1 << 54;
 /// Flag of a record: the stack is the number of a list of its thread's ([`LIST_AREA`]).
 pub const FLAG_LISTED: u64 = 1 << 55;
 /// Flag of a record: the stack is the number of a copy slot.
@@ -427,7 +445,7 @@ pub const FLAG_OUT: u64 = 1 << 58;
 pub const FLAG_BEGAN: u64 = 1 << 59;
 
 /// The bits of a [`Kind`] behind bit 48 of a record's or frame's word.
-pub const KIND_MASK: u8 = 0x7f;
+pub const KIND_MASK: u8 = 0x1f;
 /// Where the number of the interval begins in a record's or frame's word.
 pub const PICKED_SHIFT: u64 = 60;
 /// In a frame instead of such a number: the call was counted, and is not recorded. Its frame tells that calls within it
@@ -468,7 +486,8 @@ pub enum StubKind {
     AllocOut = 1,
     /// Two records: before it runs, and when it has returned. With a null first argument only the latter.
     Realloc = 2,
-    /// One record, before it runs; none if the first argument is null.
+    /// One record, before it runs; none if the first argument is null. Of an operator that passes its call on
+    /// ([`SizeOf::TOLD`](super::sampling::SizeOf::TOLD)) none.
     Free = 3,
     /// None: a function that looks at the stack. A thread that has calls in progress asks.
     Guard = 4,
@@ -618,6 +637,7 @@ const _: () = {
     assert!(NESTED + NESTED_KEYS * 16 <= CELL_AREA);
     assert!(CELL_AREA + CELLS * CELL_SIZE <= COPY_AREA);
     assert!(CELL_FRAMES + FRAMES * FRAME_SIZE <= CELL_SIZE);
+    assert!(CELL_TOLD_FLAGS + 8 <= CELL_TAIL);
     assert!(COPY_AREA + COPIES * COPY_SIZE <= INDEX_AREA);
     assert!(INDEX_AREA + 4 * (2 * INDEX_MOST) <= NODE_AREA);
     assert!(NODE_AREA + NODES * NODE_SIZE <= TAIL_AREA);

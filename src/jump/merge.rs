@@ -14,9 +14,9 @@
 //! is there ([`Merge::skip`]) passes over it.
 
 use super::layout::{
-    CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, FLAG_LISTED, KIND_MASK, Kind, PICKED_SHIFT, RECORD_ARGS,
-    RECORD_CALLER, RECORD_KEY, RECORD_OUT, RECORD_RESULT, RECORD_SIZE, RECORD_WHAT, RING_LEAST, RING_MOST, cell_at,
-    record_at,
+    CELL_HEAD, CELL_TAIL, CELLS, FLAG_CALLER, FLAG_COPY, FLAG_LISTED, FLAG_SIZED, FLAG_TOLD, KIND_MASK, Kind,
+    PICKED_SHIFT, RECORD_ARGS, RECORD_CALLER, RECORD_KEY, RECORD_OUT, RECORD_RESULT, RECORD_SIZE, RECORD_WHAT,
+    RING_LEAST, RING_MOST, cell_at, record_at,
 };
 use super::shared::Shared;
 use crate::base::addr::Addr;
@@ -34,6 +34,9 @@ pub struct Record {
     pub stack: RecordedStack,
     /// With which interval the call was picked: see [`RECORD_WHAT`].
     pub picked: u8,
+    /// [`FLAG_TOLD`] and [`FLAG_SIZED`], as bits 0 and 1: see [`Self::told`], which looks at them. Whatever is done in
+    /// [`Self::of`] is done for each record.
+    pub passed: u8,
     /// What the function returned. See [`RECORD_RESULT`].
     pub result: u64,
     /// Its first three arguments.
@@ -85,6 +88,21 @@ impl Record {
         Addr(if matches!(self.kind, Kind::Ended) { self.result } else { self.args[0] })
     }
 
+    /// The size of the block, if it is known, and its alignment (0: none), as an operator was given them that has
+    /// passed the block on to this call.
+    #[inline]
+    pub fn told(&self) -> Option<(Option<u64>, u64)> {
+        let is_told = self.kind == Kind::Freed && self.passed & 1 != 0;
+        is_told.then_some(((self.passed & 2 != 0).then_some(self.out), self.result))
+    }
+
+    /// How many calls of the thread were counted, and not recorded, since it picked a block last, as a record tells
+    /// that is of no end.
+    #[inline]
+    pub fn counted(&self) -> u64 {
+        if self.kind == Kind::Ended || self.told().is_some() { 0 } else { self.result }
+    }
+
     /// From its bytes. None if it is of no known kind.
     #[inline]
     pub fn of(words: &[u64; (RECORD_SIZE / 8) as usize]) -> Option<Self> {
@@ -102,6 +120,7 @@ impl Record {
             function: function_of(what),
             stack: RecordedStack::of(what),
             picked: (what >> PICKED_SHIFT) as u8,
+            passed: (what >> FLAG_TOLD.trailing_zeros()) as u8 & 3,
             result: at(RECORD_RESULT),
             args: [at(RECORD_ARGS), at(RECORD_ARGS + 8), at(RECORD_ARGS + 16)],
             out: at(RECORD_OUT),
@@ -341,7 +360,7 @@ impl Ring {
     }
 }
 
-const _: () = assert!(CELLS <= u16::MAX as u64);
+const _: () = assert!(CELLS <= u16::MAX as u64 && FLAG_SIZED == 2 * FLAG_TOLD);
 
 #[cfg(test)]
 mod model;

@@ -28,13 +28,20 @@ impl SizeOf {
     /// The function calls no other one that is wrapped, so that a call that is not recorded needs no frame. With
     /// nothing else, that is what malloc has.
     pub const SIMPLE: u8 = 1 << 6;
-    /// The function is an operator that passes its call on: what it was told is recorded, without its stack, as that of
-    /// the function that it calls is.
+    /// The function is an operator that passes its call on. It has no record of its own: its size and alignment go into
+    /// that of the function that it calls. Bits 0 and 1 say which argument has the size, bits 2 and 3 which one has
+    /// the alignment; 0: none, as the first argument is the block.
     pub const TOLD: u8 = 1 << 7;
 
     /// In argument `size`, times argument `count` (0 to 2 each).
     pub fn new(size: u8, count: Option<u8>) -> Self {
         Self(size & 3 | count.map_or(0, |count| (count & 3) << 2 | Self::MULTIPLIED))
+    }
+
+    /// Of an operator that passes its call on: argument `size` has the size, `align` the alignment (1 or 2 each).
+    pub fn told(size: Option<u8>, align: Option<u8>) -> Self {
+        let [size, align] = [size, align].map(|argument| argument.map_or(0, |number| number & 3));
+        Self(Self::TOLD | size | align << 2)
     }
 
     /// The size that a call with these arguments asks for. None if it is no number.

@@ -60,7 +60,8 @@ pub struct Stub {
 }
 
 impl Stub {
-    /// Whether the function is an operator that passes its call on, of which only what it was told is recorded.
+    /// Whether the function is an operator that passes its call on, and whose size and alignment go into the record of
+    /// the function that it calls.
     pub const fn is_told(&self) -> bool {
         self.size.0 & SizeOf::TOLD != 0
     }

@@ -39,7 +39,7 @@ use crate::base::addr::{Addr, StackId, TaskId};
 use crate::base::engine::EngineChoice;
 use crate::base::memory::ReadMemory;
 use crate::base::progress::Progress;
-use crate::event::calls::{Recorded, ToldOfBlock};
+use crate::event::calls::Recorded;
 use crate::jump::layout::{CELL_GONE, Mode};
 use crate::jump::lists::Lists;
 use crate::jump::load::Load;
@@ -157,9 +157,6 @@ pub(super) struct Jump {
     code: Code,
     /// By number.
     stubs: Vec<Stub>,
-    /// Those of the stubs' functions that are operators that pass their calls on, and are told more than what they call
-    /// is.
-    told: Vec<u16>,
     plain: plain::PlainFunctions,
     nodes: Nodes,
     rules: Rules,
@@ -215,8 +212,6 @@ struct Owner {
     began: Vec<Began>,
     /// The stacks that it has listed.
     lists: Lists,
-    /// Its latest record, if that is of an operator that passes the call on.
-    told: Option<ToldOfBlock>,
     /// Its latest record, if that is of a free.
     last_free: Option<LastFree>,
 }

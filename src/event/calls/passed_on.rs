@@ -2,7 +2,6 @@
 //! size and alignment, and a free is passed on to another function.
 
 use super::Entry;
-use crate::allocators::{Function, Kind};
 use crate::base::addr::{Addr, FunctionId, ModuleId};
 
 /// The thread's latest free. The entry tells all that a free does; but where the entered function passes the pointer on
@@ -71,21 +70,6 @@ pub struct ToldOfBlock {
 }
 
 impl ToldOfBlock {
-    /// Of a call of `function` with these arguments; None if it gives nothing back. `before`: the arguments of
-    /// the operator before it.
-    pub fn of(function: &Function, args: &[u64; 6], before: Option<Self>) -> Option<Self> {
-        let Kind::Free { ptr, size } = function.kind else { return None };
-        let size = size.map(|size| size.of(args));
-        let align = function.align.map_or(0, |align| align.of(args));
-        Some(Self { block: Addr(ptr.of(args)), size, align }.after(before))
-    }
-
-    /// With the size that the operator before it got, if that may have passed the call on to this one.
-    pub fn after(self, before: Option<Self>) -> Self {
-        let before = before.filter(|before| before.block == self.block);
-        Self { size: self.size.or(before.and_then(|before| before.size)), ..self }
-    }
-
     /// As of a thread whose stack pointer was `sp`.
     pub(super) const fn at(self, sp: u64) -> DeleteArguments {
         DeleteArguments { block: self.block, size: self.size, align: self.align, sp }

@@ -155,12 +155,13 @@ impl JumpEngine {
         }
     }
 
-    /// The call of a thread that asks may be what an operator has passed on, whose record was drained.
+    /// The call of a thread that asks may be what an operator has passed on, which the routine has seen.
     fn pass_on_told(&mut self, observer: &mut Observer, tid: i32, stub: &Stub, entered: &Regs) {
         let [block, ..] = entered.arguments();
         let JumpState::On(jump) = &mut self.state else { return };
-        let Some(owner) = jump.cell_of(tid).and_then(|cell| jump.owner_mut(cell)) else { return };
-        let (task, told) = (owner.task, owner.told.take());
+        let Some(cell) = jump.cell_of(tid) else { return };
+        let told = jump.take_told(cell);
+        let Some(task) = jump.owner_mut(cell).map(|owner| owner.task) else { return };
         if let Some(told) = told.filter(|told| stub.way == StubKind::Free && told.block.0 == block) {
             observer.tell_of_block(task, told, entered.sp());
         }

@@ -2,12 +2,14 @@
 
 use super::{Jump, LastFree, Owner};
 use crate::base::addr::{Addr, TaskId};
+use crate::event::calls::ToldOfBlock;
 use crate::image::maps::Mapping;
 use crate::jump::frames;
 use crate::jump::layout::{
     CELL_COPIES, CELL_FRAMES, CELL_GONE, CELL_HEAD, CELL_INDEX, CELL_KEYS, CELL_LIMIT, CELL_MODE, CELL_RING, CELL_SIZE,
-    CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL, COPIES, FRAME_SIZE, FRAME_SLOT, IMPATIENT, LIST_WORDS, Mode, NESTED,
-    NESTED_KEYS, Nested, PATIENT, RECORD_SIZE, RING_LEAST, RING_MOST, SPINS, cell_at, cell_slot, nested_slot, ring_at,
+    CELL_STACK_BEGIN, CELL_STACK_END, CELL_TAIL, CELL_TOLD, CELL_TOLD_ALIGN, CELL_TOLD_FLAGS, CELL_TOLD_HEAD,
+    CELL_TOLD_SIZE, COPIES, FLAG_SIZED, FRAME_SIZE, FRAME_SLOT, IMPATIENT, LIST_WORDS, Mode, NESTED, NESTED_KEYS,
+    Nested, PATIENT, RECORD_SIZE, RING_LEAST, RING_MOST, SPINS, cell_at, cell_slot, nested_slot, ring_at,
 };
 use crate::jump::lists::Lists;
 use crate::jump::shared::Shared;
@@ -106,6 +108,7 @@ impl Jump {
         shared.set_word(at + CELL_LIMIT, head.wrapping_add(records));
         shared.set_word(at + CELL_STACK_BEGIN, u64::MAX);
         shared.set_word(at + CELL_STACK_END, 0);
+        shared.set_word(at + CELL_TOLD, 0);
         frames::set_depth(shared, cell, 0);
         if self.sampling.is_some() {
             crate::jump::sampling::begin_cell(shared, cell, crate::base::sampling::random_seed() as u32);
@@ -116,10 +119,21 @@ impl Jump {
         self.merge.open(cell, head, records);
         self.used = self.used.max(cell.saturating_add(1));
         let lists = Lists::begin(&self.region.mapping, cell);
-        *self.cells.get_mut(free)? =
-            Some(Owner { task, fs_base, began: Vec::new(), lists, told: None, last_free: None });
+        *self.cells.get_mut(free)? = Some(Owner { task, fs_base, began: Vec::new(), lists, last_free: None });
         self.by_tid.insert(task.tid, cell);
         Some(cell)
+    }
+
+    /// What the thread of the cell was given by an operator that passes its call on, if it has recorded nothing since.
+    /// It concerns the call that the thread makes now, and none that comes later.
+    pub(super) fn take_told(&self, cell: u16) -> Option<ToldOfBlock> {
+        let shared = self.shared();
+        let word = |place| shared.word(cell_at(cell.into()) + place);
+        let (block, align) = (Addr(word(CELL_TOLD)), word(CELL_TOLD_ALIGN));
+        let size = (word(CELL_TOLD_FLAGS) & FLAG_SIZED != 0).then(|| word(CELL_TOLD_SIZE));
+        let concerns_next = word(CELL_TOLD_HEAD) == word(CELL_HEAD) && !block.is_null();
+        shared.set_word(cell_at(cell.into()) + CELL_TOLD, 0);
+        concerns_next.then_some(ToldOfBlock { block, size, align })
     }
 
     /// How many records the ring of a cell has room for.

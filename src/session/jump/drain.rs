@@ -179,13 +179,6 @@ impl Jump {
     ) {
         let Some(owner) = self.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) else { return };
         let task = owner.task;
-        let of_block = owner.told.take();
-        if record.kind == Kind::Freed && self.told.contains(&record.function) {
-            let args = [record.args[0], record.args[1], record.args[2], 0, 0, 0];
-            let function = tracee.settings.table.get(FunctionId(record.function));
-            owner.told = function.and_then(|function| ToldOfBlock::of(function, &args, of_block));
-            return;
-        }
         let begins = record.kind == Kind::Began;
         let mut began = None;
         if record.kind == Kind::Ended && !owner.began.is_empty() {
@@ -219,10 +212,10 @@ impl Jump {
             missed: facts.missed.filter(|_| is_walked),
             family: facts.family,
             caller_is_allocator: facts.caller_is_allocator,
-            told: of_block.filter(|told| record.kind == Kind::Freed && told.block.0 == record.args[0]),
+            told: record.told().map(|(size, align)| ToldOfBlock { block: record.block(), size, align }),
             recorded: began.map(|began| began.recorded),
             interval: self.interval_of(record.picked.into()),
-            counted_since: record.kind != Kind::Ended && record.result != 0,
+            counted_since: record.counted() != 0,
             time_ns,
         };
         let recorded = observer.take_part(&part);
@@ -258,7 +251,8 @@ impl Jump {
         let (known, may_be_kept) = match self.facts.of_caller(function, caller) {
             Some(known) => (known, true),
             None => {
-                let Some(stub) = self.stubs.iter().find(|stub| stub.function == function).copied() else {
+                let Some(stub) = self.stubs.iter().find(|stub| stub.function == function && !stub.is_told()).copied()
+                else {
                     return Facts { family: None, caller_is_allocator: false, missed: None };
                 };
                 let frees = tracee

@@ -5,7 +5,7 @@ use super::{Jump, LastFree};
 use crate::allocators::{AllocatorTable, Arg, Family, Function, Kind as FunctionKind};
 use crate::base::addr::{FunctionId, StackId};
 use crate::event::Call;
-use crate::event::calls::{ToldOfBlock, is_operator};
+use crate::event::calls::is_operator;
 use crate::jump::layout::Kind;
 use crate::jump::merge::{Record, RecordedStack};
 use crate::session::observer::Observer;
@@ -17,9 +17,6 @@ enum Does {
     Allocate { size: u8, count: Option<u8> },
     /// It gives back the block in its first argument, which has the size in this one.
     Free { size: Option<u8> },
-    /// An operator that passes the call on to one that gives back the block in its first argument. These arguments
-    /// hold the block's size and alignment.
-    Tell { size: Option<u8>, align: Option<u8> },
 }
 
 /// A function whose calls are such.
@@ -35,14 +32,8 @@ const RECORDED: u8 = 3;
 
 impl PlainFunction {
     /// None if more must be known of its calls than their records tell.
-    fn of(function: &Function, is_told: bool, watches_deletes: bool) -> Option<Self> {
+    fn of(function: &Function, watches_deletes: bool) -> Option<Self> {
         let recorded = |arg: Arg| (arg.0 < RECORDED).then_some(arg.0);
-        if is_told {
-            let FunctionKind::Free { ptr: Arg(0), size } = function.kind else { return None };
-            let all_recorded = size.into_iter().chain(function.align).all(|arg| recorded(arg).is_some());
-            let does = Does::Tell { size: size.and_then(recorded), align: function.align.and_then(recorded) };
-            return all_recorded.then_some(Self { does, tells_operators: false });
-        }
         if function.align.is_some() || function.text.is_some() {
             return None;
         }
@@ -70,12 +61,9 @@ impl PlainFunction {
 pub(super) struct PlainFunctions(Vec<Option<PlainFunction>>);
 
 impl PlainFunctions {
-    /// Of all in the table. `told`: those of them that are operators that pass their calls on.
-    pub(super) fn of(table: &AllocatorTable, told: &[u16]) -> Self {
-        let all = table
-            .iter()
-            .map(|(id, function)| PlainFunction::of(function, told.contains(&id.0), table.watches_deletes()));
-        Self(all.collect())
+    /// Of all in the table.
+    pub(super) fn of(table: &AllocatorTable) -> Self {
+        Self(table.iter().map(|(_, function)| PlainFunction::of(function, table.watches_deletes())).collect())
     }
 
     #[inline]
@@ -97,14 +85,6 @@ pub(super) fn take(observer: &mut Observer, jump: &mut Jump, cell: u16, record: 
     let argument = |at: u8| record.args.get(usize::from(at)).copied();
     let block = record.block();
     let Some(owner) = jump.cells.get_mut(usize::from(cell)).and_then(Option::as_mut) else { return false };
-    if let Does::Tell { size, align } = function.does {
-        if record.kind != Kind::Freed {
-            return false;
-        }
-        let told = ToldOfBlock { block, size: size.and_then(argument), align: align.and_then(argument).unwrap_or(0) };
-        owner.told = Some(told.after(owner.told));
-        return true;
-    }
     let Some(facts) = jump.facts.latest(record.function, id).filter(|facts| facts.missed.is_none()) else {
         return false;
     };
@@ -120,15 +100,15 @@ pub(super) fn take(observer: &mut Observer, jump: &mut Jump, cell: u16, record: 
         (Kind::Ended, Does::Allocate { size, count }) if !block.is_null() => {
             let Some(size) = argument(size) else { return false };
             let Some(size) = size.checked_mul(count.map_or(Some(1), argument).unwrap_or(1)) else { return false };
-            (owner.last_free, owner.told) = (None, None);
+            owner.last_free = None;
             observer.take_allocated(time_ns, block, size, &by);
         }
-        (Kind::Freed, Does::Free { size }) if !block.is_null() && record.result == 0 => {
-            let told = owner.told.take().filter(|told| told.block == block);
+        (Kind::Freed, Does::Free { size }) if !block.is_null() && record.counted() == 0 => {
             let free = LastFree { function: record.function, block: block.0, caller: record.caller };
             if !owner.note_free(free, facts.caller_is_allocator) {
-                let align = told.filter(|_| is_operator(facts.family)).map_or(by.align, |told| Some(told.align));
-                let size = size.map_or(told.and_then(|told| told.size), argument);
+                let (told_size, told_align) = record.told().unzip();
+                let align = told_align.filter(|_| is_operator(facts.family)).or(by.align);
+                let size = size.map_or(told_size.flatten(), argument);
                 observer.take_freed(time_ns, (block, facts.caller_is_allocator), size, &Call { align, ..by });
             }
         }
@@ -147,12 +127,11 @@ mod tests {
     #[test]
     fn a_plain_call_is_what_the_general_way_makes_of_it() {
         let table = AllocatorTable::new();
-        let plain = PlainFunctions::of(&table, &[]);
+        let plain = PlainFunctions::of(&table);
         let args = [48, 3, 7, 0, 0, 0];
         let (mut allocating, mut freeing) = (0, 0);
         for (id, function) in table.iter() {
             let Some(known) = plain.get(id.0) else { continue };
-            assert!(!matches!(known.does, Does::Tell { .. }), "{}", function.name);
             let operation = Operation::of(function.kind, &args);
             match known.does {
                 Does::Allocate { size, count } => {
@@ -166,7 +145,6 @@ mod tests {
                     let FunctionKind::Free { size: given, .. } = function.kind else { panic!("{}", function.name) };
                     assert_eq!(size.map(|at| args[usize::from(at)]), given.map(|given| given.of(&args)));
                 }
-                Does::Tell { .. } => {}
             }
             for family in [None, Some(Family::Malloc), Some(Family::New), Some(Family::NewArray)] {
                 let align = align_as_told(operation, function, &args, family, &table);
@@ -178,34 +156,5 @@ mod tests {
         let [malloc, free, realloc] = ["malloc", "free", "realloc"].map(id);
         assert!(plain.get(malloc).is_some() && plain.get(free).is_some());
         assert!(plain.get(realloc).is_none(), "it may give a block back");
-    }
-
-    /// Sizes and alignments out of plain records are those that the general way takes out of them.
-    #[test]
-    fn what_an_operator_is_told_is_plain() {
-        let table = AllocatorTable::new();
-        let is_told = |function: &&Function| {
-            matches!(function.kind, FunctionKind::Free { size, .. } if size.is_some() || function.align.is_some())
-                && function.family.is_operator()
-        };
-        let all: Vec<_> = table.iter().filter(|(_, function)| is_told(function)).collect();
-        let numbers: Vec<u16> = all.iter().map(|(id, _)| id.0).collect();
-        let plain = PlainFunctions::of(&table, &numbers);
-        let args = [48, 3, 7, 0, 0, 0];
-        let before = ToldOfBlock { block: Addr(48), size: Some(11), align: 5 };
-        for (id, function) in &all {
-            let Some(Does::Tell { size, align }) = plain.get(id.0).map(|known| known.does) else {
-                panic!("{}", function.name)
-            };
-            let argument = |at: u8| args[usize::from(at)];
-            let told = ToldOfBlock { block: Addr(48), size: size.map(argument), align: align.map_or(0, argument) };
-            for before in [None, Some(before), Some(ToldOfBlock { block: Addr(64), ..before })] {
-                assert_eq!(ToldOfBlock::of(function, &args, before), Some(told.after(before)), "{}", function.name);
-            }
-        }
-        assert!(all.len() >= 6, "{}", all.len());
-        // what else passes a call on is none
-        let malloc = table.iter().find(|(_, function)| *function.name == *"malloc").unwrap().0.0;
-        assert!(PlainFunctions::of(&table, &[malloc]).get(malloc).is_none());
     }
 }

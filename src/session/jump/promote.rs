@@ -12,9 +12,9 @@ use crate::base::addr::{Addr, ModuleId};
 use crate::breakpoints::patches::Patch;
 use crate::breakpoints::patches::own::{EntryError, JUMP_LEN};
 use crate::jump::layout::{
-    Active, CELL_ASKS, CELL_COPIES, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST, LIST_DEPTH,
-    LIST_MOST, NESTED, NESTED_KEYS, NOP, REGION_SIZE, RING_LEAST, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED, StubKind,
-    TIMED, TIMED_MARK,
+    Active, CELL_ASKS, CELL_COPIES, CELL_HEAD, CELL_WAITS, CELLS, CODE_SIZE, FREE_STACKS, INDEX_AREA, INDEX_LEAST,
+    LIST_DEPTH, LIST_MOST, NESTED, NESTED_KEYS, NOP, REGION_SIZE, RING_LEAST, SHARED_SIZE, STATE_ACTIVE, STATE_SHARED,
+    StubKind, TIMED, TIMED_MARK,
 };
 use crate::jump::load::{Load, pause_after};
 use crate::jump::merge::Merge;
@@ -140,7 +140,8 @@ impl JumpEngine {
             let [asks, copies, waits] = [CELL_ASKS, CELL_COPIES, CELL_WAITS].map(|place| jump.sum_of_cells(place));
             tracing::debug!(
                 "process {pid}: {asks} calls asked, {copies} stacks were copied, {waits} waits for room in a ring, \
-                 {} records looked up",
+                 {} records written, {} records looked up",
+                jump.sum_of_cells(CELL_HEAD),
                 jump.looked_up
             );
         }
@@ -256,7 +257,7 @@ fn try_to_promote(
             }
         };
         let size = match tracee.settings.table.get(candidate.function) {
-            _ if candidate.is_told => SizeOf(SizeOf::TOLD),
+            Some(function) if candidate.is_told => told_of(function).unwrap_or(SizeOf(SizeOf::TOLD)),
             function => function.map_or(SizeOf(0), size_of),
         };
         let stub = Stub {
@@ -309,12 +310,10 @@ fn try_to_promote(
         tracee.space.image.code.lift(&mut tracee.space.image.memory, code.add(STATE_ACTIVE))?;
         return Ok(Promoted::No(format!("its code can't be changed: {error}")));
     }
-    let told: Vec<u16> = stubs.iter().filter(|stub| stub.is_told()).map(|stub| stub.function).collect();
     let jump = Box::new(Jump {
         region,
         code: labels,
-        plain: PlainFunctions::of(&tracee.settings.table, &told),
-        told,
+        plain: PlainFunctions::of(&tracee.settings.table),
         stubs,
         nodes,
         rules: Rules::default(),
@@ -394,9 +393,9 @@ fn way_to_wrap(
         return Err(Cause::Declared);
     }
     if candidate.is_told {
-        // It has no frame that an exception could meet. With sampling most of its calls would be recorded in vain.
-        let way = way_of(function).filter(|way| *way == StubKind::Free && tracee.settings.sample_interval == 0);
-        return way.ok_or(Cause::PassesOn);
+        // It has no frame that an exception could meet. With sampling a record has no room for what it is given.
+        let is_known = told_of(function).is_some() && tracee.settings.sample_interval == 0;
+        return is_known.then_some(StubKind::Free).ok_or(Cause::PassesOn);
     }
     if module != candidate.module {
         return Err(Cause::OtherModule);
@@ -459,6 +458,14 @@ fn size_of(function: &Function) -> SizeOf {
     SizeOf(SizeOf::new(size.0, count.map(|count| count.0)).0 | more)
 }
 
+/// Where the routine finds size and alignment of an operator that passes its call on. None if it can't: the block is
+/// the first argument.
+fn told_of(function: &Function) -> Option<SizeOf> {
+    let Kind::Free { ptr: Arg(0), size } = function.kind else { return None };
+    let are_passed = size.into_iter().chain(function.align).all(|arg| (1..3).contains(&arg.0));
+    are_passed.then(|| SizeOf::told(size.map(|arg| arg.0), function.align.map(|arg| arg.0)))
+}
+
 /// How the routine goes about a function; None if it knows no way, as its arguments are not among the first three.
 fn way_of(function: &Function) -> Option<StubKind> {
     let is_passed = |arg: Arg| arg.0 < 3;
@@ -477,4 +484,28 @@ fn way_of(function: &Function) -> Option<StubKind> {
         Kind::AllocOut { success: Success::Length, .. } | Kind::GrowOut { .. } | Kind::Mapping(_) => return None,
     };
     fits.then_some(way)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allocators::AllocatorTable;
+
+    /// As the Itanium C++ ABI encodes their parameters.
+    #[test]
+    fn operators_have_size_and_alignment_where_their_symbols_say() {
+        let table = AllocatorTable::new();
+        let parameters_of = |function: &Function| {
+            ["_ZdlPv", "_ZdaPv"].iter().find_map(|prefix| function.symbol.strip_prefix(prefix).map(str::to_owned))
+        };
+        let mut known = 0;
+        for (_, function) in table.iter() {
+            let Some(parameters) = parameters_of(function) else { continue };
+            let size = parameters.starts_with('m').then_some(1);
+            let align = parameters.contains("St11align_val_t").then_some(1 + size.unwrap_or(0));
+            assert_eq!(told_of(function), Some(SizeOf::told(size, align)), "{}", function.symbol);
+            known += 1;
+        }
+        assert!(known >= 8, "{known}");
+    }
 }

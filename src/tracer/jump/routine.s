@@ -582,20 +582,56 @@ walk_look_up:
 
 walk_of_free:
     test byte ptr [rsp + 10], {TOLD}
-    jnz walk_told
+    jnz walk_passed_on
     cmp dword ptr [r11 + {FREE_STACKS}], 0
     jne walk_look_up
     test rsi, rsi
     jz walk_missed
-    look_up walk_told                   # a caller that has no node: the record has its address
+    look_up walk_without_caller         # a caller that has no node: the record has its address
     mov rsi, {FLAG_CALLER}
     mov eax, ecx
     or rsi, rax
     jmp walked
 
-walk_told:
+walk_without_caller:
     mov rsi, {FLAG_CALLER}
     jmp walked
+
+    # --- an operator that passes its block on to a function that has a record: size and alignment wait for that
+walk_passed_on:
+    mov r10, qword ptr [rsp + 16]
+    mov rsi, qword ptr [r10 + {CELL_HEAD}]
+    mov rdi, qword ptr [rsp + 64]
+    movzx eax, byte ptr [rsp + 10]
+    xor r9d, r9d
+    mov ecx, eax
+    shr ecx, 2
+    and ecx, 3
+    mov rdx, qword ptr [rsp + rcx * 8 + 64]     # the arguments lie there, the block is the first of them
+    cmovz rdx, r9
+    mov r9, {FLAG_TOLD}
+    and eax, 3
+    jz walk_unsized
+    mov r8, qword ptr [rsp + rax * 8 + 64]
+    mov rax, {FLAG_SIZED}
+    or r9, rax
+    # the block last: whoever is interrupted in between begins again, and must not take what another one had
+walk_keep:
+    mov qword ptr [r10 + {CELL_TOLD}], 0
+    mov qword ptr [r10 + {CELL_TOLD_SIZE}], r8
+    mov qword ptr [r10 + {CELL_TOLD_ALIGN}], rdx
+    mov qword ptr [r10 + {CELL_TOLD_FLAGS}], r9
+    mov qword ptr [r10 + {CELL_TOLD_HEAD}], rsi
+    mov qword ptr [r10 + {CELL_TOLD}], rdi
+    jmp enter_pass
+    # it has no size, but the operator that has passed the block on to it may have had one, which stays
+walk_unsized:
+    cmp qword ptr [r10 + {CELL_TOLD}], rdi
+    jne walk_keep
+    cmp qword ptr [r10 + {CELL_TOLD_HEAD}], rsi
+    jne walk_keep
+    mov qword ptr [r10 + {CELL_TOLD_ALIGN}], rdx
+    jmp enter_pass
 
 walk_end:
     mov ecx, dword ptr [r9 + {NODE_STACK}]
@@ -765,6 +801,9 @@ enter_has_room:
     mov rcx, qword ptr [r10 + {CELL_CALLS}]
     sub rcx, qword ptr [r10 + {CELL_SINCE}]
     mov qword ptr [r8 + {RECORD_RESULT}], rcx
+    cmp qword ptr [r10 + {CELL_TOLD_HEAD}], rax
+    je enter_passed_on
+enter_number:
     mov ecx, 1
     lock xadd qword ptr [r11 + {SEQ}], rcx
     # the commit window: rcx = the number, then the key; rax = the head; r8 = the record
@@ -797,6 +836,21 @@ heaptrace_jump_committed_end:
     .globl heaptrace_jump_committed_done
     .hidden heaptrace_jump_committed_done
 heaptrace_jump_committed_done:
+
+    # --- an operator was called since the thread's last record: has it passed this block on?
+enter_passed_on:
+    mov rcx, qword ptr [rsp + 64]
+    cmp qword ptr [r10 + {CELL_TOLD}], rcx
+    jne enter_number
+    bt rsi, {FREED_BIT}
+    jnc enter_number                    # a realloc: no operator delete calls that
+    mov rcx, qword ptr [r10 + {CELL_TOLD_ALIGN}]
+    mov qword ptr [r8 + {RECORD_RESULT}], rcx
+    mov rcx, qword ptr [r10 + {CELL_TOLD_SIZE}]
+    mov qword ptr [r8 + {RECORD_OUT}], rcx
+    mov rcx, qword ptr [r10 + {CELL_TOLD_FLAGS}]
+    or qword ptr [r8 + {RECORD_WHAT}], rcx
+    jmp enter_number
 
     # --- no room, as the tracer read it last: look, wait for a moment, then ask
 enter_full:

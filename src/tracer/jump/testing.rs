@@ -48,8 +48,17 @@ pub const SAMPLED_FREE: u16 = 8;
 /// Calls [`SAMPLED_MALLOC`].
 pub const OUTER_OF_SAMPLED: u16 = 9;
 
+/// Is given a size and an alignment, and jumps to [`PASSES_ALIGN`].
+pub const PASSES_BOTH: u16 = 10;
+/// Is given an alignment, and jumps to [`FREE`].
+pub const PASSES_ALIGN: u16 = 11;
+/// Is given a size, and jumps to [`FREE`].
+pub const PASSES_SIZE: u16 = 12;
+/// Is given an alignment, and jumps to [`REALLOC`].
+pub const PASSES_TO_REALLOC: u16 = 13;
+
 /// Where the sizes are: [`MALLOC`] and [`SAMPLED_MALLOC`] are simple, [`OUTER`] and [`TAIL`] are not.
-const SIZES: [SizeOf; 10] = [
+const SIZES: [SizeOf; 14] = [
     SizeOf(SizeOf::SIMPLE),
     SizeOf(1),
     SizeOf(1 | SizeOf::CHANGES),
@@ -60,8 +69,12 @@ const SIZES: [SizeOf; 10] = [
     SizeOf(SizeOf::SIMPLE),
     SizeOf(0),
     SizeOf(1 << 2 | SizeOf::MULTIPLIED),
+    SizeOf(SizeOf::TOLD | 1 | 2 << 2),
+    SizeOf(SizeOf::TOLD | 1 << 2),
+    SizeOf(SizeOf::TOLD | 1),
+    SizeOf(SizeOf::TOLD | 1 << 2),
 ];
-const WAYS: [StubKind; 10] = [
+const WAYS: [StubKind; 14] = [
     StubKind::Alloc,
     StubKind::AllocOut,
     StubKind::Realloc,
@@ -72,6 +85,10 @@ const WAYS: [StubKind; 10] = [
     StubKind::Alloc,
     StubKind::Free,
     StubKind::Alloc,
+    StubKind::Free,
+    StubKind::Free,
+    StubKind::Free,
+    StubKind::Free,
 ];
 
 /// The memory of the process.
@@ -93,7 +110,8 @@ impl Lab {
         lab.write(0, routine::bytes());
         for (function, (way, size)) in (0..).zip(WAYS.into_iter().zip(SIZES)) {
             let (entry, original) = (lab.entry(function), lab.original(function));
-            let stub = Stub { function, way, size, entry, original, is_sampled: function >= SAMPLED_MALLOC };
+            let is_sampled = (SAMPLED_MALLOC..=OUTER_OF_SAMPLED).contains(&function);
+            let stub = Stub { function, way, size, entry, original, is_sampled };
             let bytes = assemble(&stub, lab.region(), u64::from(function), &lab.code).unwrap();
             lab.write(STUBS + u64::from(function) * STUB_SIZE, &bytes);
             let to = STUBS + u64::from(function) * STUB_SIZE;
@@ -116,6 +134,13 @@ impl Lab {
         let mut bytes = match function {
             MEMALIGN => vec![0xb9, 0x77, 0x77, 0, 0, 0x48, 0x89, 0x0f, 0x89, 0xf0, 0xc3],
             TAIL => near(0xe9, self.original(function).0, self.entry(MALLOC).0),
+            // mov rsi, rdx first
+            PASSES_BOTH => {
+                let jump = near(0xe9, self.original(function).0 + 3, self.entry(PASSES_ALIGN).0);
+                [&[0x48, 0x89, 0xd6], &jump[..]].concat()
+            }
+            PASSES_ALIGN | PASSES_SIZE => near(0xe9, self.original(function).0, self.entry(FREE).0),
+            PASSES_TO_REALLOC => near(0xe9, self.original(function).0, self.entry(REALLOC).0),
             OUTER => near(0xe8, self.original(function).0, self.entry(MALLOC).0),
             OUTER_OF_SAMPLED => near(0xe8, self.original(function).0, self.entry(SAMPLED_MALLOC).0),
             OUTER_OF_FREE => near(0xe8, self.original(function).0, self.entry(FREE).0),

@@ -37,22 +37,54 @@ fn sized_deletes_of_tests_are_recorded_without_stops() {
     assert!(events > 40_000 && stops < events / 50, "{stops} stops of {events} events");
 }
 
-/// The size or alignment of such a delete costs a record more, but no look at each call: heaptrace takes as many
-/// records in the general way as with `run`, where nobody watches these operators. `-vv` says how many.
+/// The same with an alignment alone, with operators of another family, and with a block that is given back twice, at
+/// which the C library ends the program.
+#[test]
+fn sized_deletes_of_the_wrong_blocks_are_found_without_stops() {
+    let program = Program::fixture("deletes").args(["all"]);
+    let [trap, jump] = ["trap", "jump"].map(|engine| program.checked(&["--engine", engine]));
+    assert_eq!(jump.report.text("/engine"), "jump", "{}", jump.ended.stderr);
+    let (stops, events) = (jump.report.number("/cost/stops"), jump.report.number("/cost/events"));
+    assert!(events > 40_000 && stops < events / 50, "{stops} stops of {events} events");
+    let kinds = |report: &Value| {
+        let mut all: Vec<_> = report["findings"].as_array().unwrap().iter().map(|one| one["kind"].clone()).collect();
+        all.retain(|kind| kind.as_str().is_some_and(|kind| !kind.starts_with("leak_")));
+        all.sort_by_key(Value::to_string);
+        all
+    };
+    let expected = [
+        "aligned_delete",
+        "aligned_delete",
+        "double_free",
+        "mismatched_free",
+        "mismatched_free",
+        "mismatched_free",
+        "sized_delete",
+        "sized_delete",
+    ];
+    assert_eq!(kinds(&jump.report.0), expected, "{}", jump.ended.stderr);
+    assert_eq!(kinds(&trap.report.0), expected, "{}", trap.ended.stderr);
+}
+
+/// Such a delete costs no record of its own, and no look at each call: heaptrace takes as many records, and as many of
+/// them in the general way, as with `run`, where nobody watches these operators. `-vv` says how many.
 #[test]
 fn sized_deletes_are_taken_as_plainly_as_by_run() {
     let program = Program::fixture("deletes");
-    let looked_up = |stderr: &str| -> u64 {
-        let line =
-            stderr.lines().find(|line| line.contains(" records looked up")).unwrap_or_else(|| panic!("{stderr}"));
-        let before = line.split(" records looked up").next().unwrap();
-        before.rsplit(' ').next().unwrap().parse().unwrap()
+    let records = |stderr: &str| -> [u64; 2] {
+        [" records written", " records looked up"].map(|what| {
+            let line = stderr.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{stderr}"));
+            let before = line.split(what).next().unwrap();
+            before.rsplit(' ').next().unwrap().parse().unwrap()
+        })
     };
-    let by_run = looked_up(&program.traced_with(&["--engine", "jump", "-vv"]).ended.stderr);
+    let by_run = records(&program.traced_with(&["--engine", "jump", "-vv"]).ended.stderr);
     for options in [&["--engine", "jump", "-vv"][..], &["--engine", "jump", "-vv", "--per-test"]] {
         let checked = program.checked(options);
-        let by_check = looked_up(&checked.ended.stderr);
+        let by_check = records(&checked.ended.stderr);
         let events = checked.report.number("/cost/events_without_stop");
-        assert!(by_check <= by_run + events / 50, "{options:?}: {by_check} of {events}, {by_run} with run");
+        for (by_check, by_run) in by_check.into_iter().zip(by_run) {
+            assert!(by_check <= by_run + events / 50, "{options:?}: {by_check} of {events}, {by_run} with run");
+        }
     }
 }

@@ -33,6 +33,13 @@ struct Told {
     out: Option<u64>,
 }
 
+impl Told {
+    /// Size and alignment of which an operator before the free was given these, as far as it was.
+    fn passed(&self) -> Option<(Option<u64>, u64)> {
+        self.result.filter(|_| !is_ended(self.what)).map(|align| (self.out, align))
+    }
+}
+
 fn what(kind: Kind, function: u16, stack: u64) -> u64 {
     stack | u64::from(function) << 32 | (kind as u64) << 48
 }
@@ -118,13 +125,14 @@ impl Bench {
                 let what = without_number(lab, cell, lab.word(at + RECORD_WHAT));
                 let is_odd = lab.word(at + RECORD_KEY) & 1 == 1;
                 assert_eq!(is_odd, !is_ended(what), "{what:#x}");
-                let of_end = |offset| is_ended(what).then(|| lab.word(at + offset));
+                let is_meant = |flag| is_ended(what) || what & flag != 0;
+                let word = |offset, flag| is_meant(flag).then(|| lab.word(at + offset));
                 told.push(Told {
                     what,
                     args: [0, 8, 16].map(|arg| lab.word(at + RECORD_ARGS + arg)),
                     caller: lab.word(at + RECORD_CALLER),
-                    result: of_end(RECORD_RESULT),
-                    out: of_end(RECORD_OUT).filter(|_| what & FLAG_OUT != 0),
+                    result: word(RECORD_RESULT, FLAG_TOLD),
+                    out: word(RECORD_OUT, FLAG_SIZED).filter(|_| what & (FLAG_OUT | FLAG_SIZED) != 0),
                 });
             }
         }
@@ -434,6 +442,40 @@ fn calls_are_timed_now_and_then() {
         assert!(expected.contains(&count), "{count} of {calls} with {timed}");
         assert!(ticks >= count && ticks <= count * TIMED_MOST, "{ticks} ticks for {count}");
     }
+}
+
+/// A free has size and alignment of the operators before it that have passed its block on, and of no others.
+#[test]
+fn a_free_has_what_operators_have_passed_on() {
+    let bench = Bench::new();
+    let lab = &bench.puppet.lab;
+    let mut nodes = lab.forget_nodes(INDEX_LEAST);
+    assert!(nodes.publish(lab, KNOWN, 0, lab.landing().0, CallerRule::End(KNOWN)));
+    let scenarios = all_scenarios();
+    let run = |name: &str, before: &[(u64, u64)]| {
+        bench.begin(scenarios.iter().find(|scenario| scenario.name == name).unwrap());
+        before.iter().for_each(|(at, value)| lab.set_word(cell_at(0) + at, *value));
+        let heads = bench.heads();
+        bench.finish();
+        let told = bench.told(heads);
+        told.last().and_then(Told::passed)
+    };
+    assert_eq!(run("free", &[]), None);
+    assert_eq!(run("sized delete", &[]), Some((Some(24), 0)));
+    assert_eq!(run("aligned delete", &[]), Some((None, 32)));
+    assert_eq!(run("sized and aligned delete", &[]), Some((Some(24), 32)));
+    assert_eq!(run("aligned delete on to a realloc", &[]), None);
+    // an operator was called before, whose call has not come to a free yet
+    let sized = [(CELL_TOLD_SIZE, 40), (CELL_TOLD_ALIGN, 64), (CELL_TOLD_FLAGS, FLAG_TOLD | FLAG_SIZED)];
+    let block = |block, head| [&sized[..], &[(CELL_TOLD, block), (CELL_TOLD_HEAD, head)]].concat();
+    assert_eq!(run("free", &block(16, 0)), Some((Some(40), 64)));
+    assert_eq!(run("aligned delete", &block(16, 0)), Some((Some(40), 32)));
+    assert_eq!(run("sized delete", &block(16, 0)), Some((Some(24), 0)));
+    for other in [block(48, 0), block(16, 7)] {
+        assert_eq!(run("free", &other), None, "of another block, or before another record");
+        assert_eq!(run("aligned delete", &other), Some((None, 32)));
+    }
+    assert_eq!(run("free of nothing", &block(0, 0)), None);
 }
 
 /// What a call changes in its cell and in the pages.

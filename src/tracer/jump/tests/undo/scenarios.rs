@@ -18,6 +18,13 @@ pub(super) fn all_scenarios() -> Vec<Scenario> {
     add("realloc", realloc, [16, 24, 0], nothing, &[began(known), ended_of(known)], 0, 0);
     add("free", free, [16, 0, 0], nothing, &[what(Kind::Freed, free, known)], 0, 0);
     add("free of nothing", free, [0, 0, 0], nothing, &[], 0, 0);
+    let passed = what(Kind::Freed, free, known) | FLAG_TOLD;
+    add("sized delete", PASSES_SIZE, [16, 24, 0], nothing, &[passed | FLAG_SIZED], 0, 0);
+    add("aligned delete", PASSES_ALIGN, [16, 32, 0], nothing, &[passed], 0, 0);
+    add("sized and aligned delete", PASSES_BOTH, [16, 24, 32], nothing, &[passed | FLAG_SIZED], 0, 0);
+    add("sized delete of nothing", PASSES_SIZE, [0, 24, 0], nothing, &[], 0, 0);
+    let to_realloc = [began(known), ended_of(known)];
+    add("aligned delete on to a realloc", PASSES_TO_REALLOC, [16, 24, 0], nothing, &to_realloc, 0, 0);
     add("malloc, active off", malloc, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0), &[], 0, 0);
     add("free, active off", free, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 0), &[], 0, 0);
     add("malloc, all ask", malloc, [24, 0, 0], |lab, _| lab.poke(lab.base() + STATE_ACTIVE, 2), &[], 1, 0);
