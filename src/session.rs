@@ -92,12 +92,12 @@ pub use interim::LiveSnapshot;
 pub use leakrecord::LeakScan;
 pub use modulerecord::ModuleRecord;
 pub use nearend::NearEnd;
-pub use period::Told;
+pub use period::ReportedTotals;
 #[cfg(test)]
 pub use prospect::JumpIneligible;
 pub use prospect::{EngineForecast, prospect_of};
 pub use recording::Recording;
-pub use requests::{Answer, Requests, Wish};
+pub use requests::{Answer, RequestKind, Requests};
 pub use settings::{Settings, Target, new_session_id};
 pub use space::OwnSuppressions;
 pub use traced::Traced;

@@ -4,7 +4,7 @@ use super::args::ProfileArguments;
 use super::{ProfileOptions, Refusal, Verbosity, When, formats, resolve_profile, values};
 use crate::export::Value;
 use crate::export::{Format, PprofColumns};
-use crate::saved::replay::{Moment, Part, ThreadChoice};
+use crate::saved::replay::{Moment, ThreadChoice, TracePart};
 use clap::{Args, Parser};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub struct ConvertOptions {
     /// The trace.
     pub trace: PathBuf,
     /// Which part of it.
-    pub part: Part,
+    pub part: TracePart,
     /// Whose allocations and frees; None: those of all threads.
     pub thread: Option<ThreadChoice>,
     /// What goes to standard output.
@@ -149,12 +149,12 @@ pub(super) fn resolve(
 ) -> Result<ConvertOptions, Refusal> {
     let usage = |text: &str| Refusal::Usage(format!("{text}\n"));
     let part = match (arguments.at, arguments.from, arguments.to) {
-        (Some(at), ..) => Part::At(at),
+        (Some(at), ..) => TracePart::At(at),
         (None, Some(Moment::Time(from)), Some(Moment::Time(to))) if to <= from => {
             return Err(usage("--to must be later than --from"));
         }
-        (None, None, None) => Part::Whole,
-        (None, from, to) => Part::Window(from.unwrap_or(Moment::Time(0)), to),
+        (None, None, None) => TracePart::Whole,
+        (None, from, to) => TracePart::Window(from.unwrap_or(Moment::Time(0)), to),
     };
     let to_stdout = arguments.output.iter().any(|output| output == Path::new(STDOUT));
     let stdout = match (to_stdout, arguments.format) {
@@ -192,5 +192,5 @@ pub fn whole(trace: &Path, debug_path: impl Iterator<Item = PathBuf>) -> Result<
     let mut profile = resolve_profile(defaults.profile, debug_path)?;
     profile.outputs.clear();
     profile.verbosity = Verbosity::Quiet;
-    Ok(ConvertOptions { trace: trace.to_owned(), part: Part::Whole, thread: None, stdout: None, profile })
+    Ok(ConvertOptions { trace: trace.to_owned(), part: TracePart::Whole, thread: None, stdout: None, profile })
 }

@@ -6,7 +6,7 @@ use super::{lost, print, tell, use_color};
 use crate::cli::{CtlOptions, LeaksOptions, LeaksTarget, Order};
 use crate::export::escape::{Json, lines};
 use crate::export::summary::SummaryOptions;
-use crate::top::ctl::{self, Command, Look, ProtocolError, Request, Response};
+use crate::top::ctl::{self, Command, ProtocolError, Request, Response, TextStyle};
 use crate::tracer::control;
 use crate::tracer::socket::{self, AskError, TracerOf};
 use anyhow::{Context, anyhow, bail};
@@ -56,7 +56,7 @@ pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
         }
         asked => asked?,
     };
-    let text = ask(&mut tracer, pid, command, Look { top: options.top, color, width }, PATIENCE_FOR_LEAKS)?;
+    let text = ask(&mut tracer, pid, command, TextStyle { top: options.top, color, width }, PATIENCE_FOR_LEAKS)?;
     print(&if options.json { report(pid, &text)? } else { lines(&text, color) })?;
     Ok(0)
 }
@@ -74,7 +74,7 @@ pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
         Order::Detach => Command::Detach,
     };
     let mut tracer = socket::connect_to_tracer_of(pid)?;
-    let asked = ask(&mut tracer, pid, command, Look { top: None, color: false, width: 0 }, TIMEOUT);
+    let asked = ask(&mut tracer, pid, command, TextStyle { top: None, color: false, width: 0 }, TIMEOUT);
     let text = match options.order {
         Order::Detach => wait_until_let_go(&tracer, pid, asked)?,
         Order::Pause | Order::Resume | Order::Mark(_) => asked?,
@@ -101,7 +101,13 @@ fn wait_until_let_go(tracer: &TracerOf, pid: i32, asked: anyhow::Result<String>)
     Ok(asked.unwrap_or_default())
 }
 
-fn ask(tracer: &mut TracerOf, pid: i32, command: Command, look: Look, patience: Duration) -> anyhow::Result<String> {
+fn ask(
+    tracer: &mut TracerOf,
+    pid: i32,
+    command: Command,
+    look: TextStyle,
+    patience: Duration,
+) -> anyhow::Result<String> {
     let limit = command.longest_answer();
     put(tracer, pid, command, look, patience)?;
     tracer.conversation.look_out(waiting(pid, patience, false));
@@ -145,7 +151,7 @@ pub(super) fn put(
     tracer: &mut TracerOf,
     pid: i32,
     command: Command,
-    look: Look,
+    look: TextStyle,
     patience: Duration,
 ) -> anyhow::Result<()> {
     let request = Request { version: command.version(), pid: tracer.known_as, command, look };

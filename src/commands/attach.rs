@@ -5,7 +5,7 @@ use super::instances::Instances;
 use super::message;
 use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
+use super::supervise::{Schedule, SessionOutputs, Signals, supervise, take_signals};
 use crate::base::progress::Progress;
 use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, Wait};
 use crate::event::Generation;
@@ -78,7 +78,7 @@ fn trace(
         line.tick(progress.read());
         ControlFlow::Continue(())
     };
-    let wanted = Wanted { profile, series: destinations.series(), passers: destinations.passers() };
+    let wanted = SessionOutputs { profile, series: destinations.series(), passers: destinations.passers() };
     let target = Target::Attach { pid };
     let traced = supervise(target, settings, Schedule::of(profile), Signals::ForUs, &wanted, &progress, tick);
     drop(line);

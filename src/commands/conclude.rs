@@ -15,7 +15,7 @@ use crate::export::leaks::{CheckReportOptions, LeakScope, LivingLeaksOptions, ch
 use crate::export::output::{Outcome, Outputs, Scope};
 use crate::export::summary::{SummaryOptions, summary};
 use crate::export::{ExportOptions, Format, Source};
-use crate::naming::{self, EarlyNames, FIRST, KnownNames, Patience, Wanted};
+use crate::naming::{self, EarlyNames, FIRST, KnownNames, LookupWait, NamingOptions};
 use crate::profile::Profile;
 use crate::profile::check::CheckRules;
 use crate::session::{ModuleRecord, Recording, Settings, Traced};
@@ -242,7 +242,7 @@ fn conclude_as(
     let outputs = &destinations.outputs;
     let servers = destinations.servers.as_ref();
     let tell_slowness: Option<fn(&str)> = (options.verbosity != Verbosity::Quiet).then_some(tell);
-    let mut known = KnownNames::with(Patience::new(tell_slowness, servers));
+    let mut known = KnownNames::with(LookupWait::new(tell_slowness, servers));
     if destinations.trace.is_some() && options.symbolize {
         known.keep_names();
     }
@@ -367,7 +367,7 @@ pub(super) struct Work<'a> {
     pub(super) export: ExportOptions,
     pub(super) known: KnownNames,
     pub(super) judging: Option<&'a Judging<'a>>,
-    /// See [`Wanted::elsewhere`].
+    /// See [`NamingOptions::elsewhere`].
     pub(super) elsewhere: bool,
 }
 
@@ -382,7 +382,7 @@ impl Work<'_> {
     pub(super) fn name(&mut self, recording: Recording) -> Profile {
         let check = self.judging.as_ref().map(|judging| judging.options);
         let explain = check.and_then(|check| check.explain.as_deref());
-        let wanted = Wanted {
+        let wanted = NamingOptions {
             check: check.is_some(),
             explain,
             servers: self.servers,
@@ -417,13 +417,13 @@ pub(super) fn export_options(options: &ProfileOptions) -> ExportOptions {
 }
 
 /// Where `options` want names to be looked for.
-pub(super) fn wanted(options: &ProfileOptions) -> Wanted<'_> {
-    Wanted {
+pub(super) fn wanted(options: &ProfileOptions) -> NamingOptions<'_> {
+    NamingOptions {
         symbolize: options.symbolize,
         debug_dirs: &options.debug_dirs,
         sysroot: options.sysroot.as_deref(),
         source: options.source,
-        ..Wanted::default()
+        ..NamingOptions::default()
     }
 }
 

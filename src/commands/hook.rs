@@ -225,7 +225,7 @@ impl Work {
                     continue;
                 }
                 let since = || *self.over.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Err(error) = run_for(&self.command, &file, span, &mut Patience::new(since, GRACE, self.quiet)) {
+                if let Err(error) = run_for(&self.command, &file, span, &mut HookWait::new(since, GRACE, self.quiet)) {
                     tell(&error.to_string());
                     well = false;
                     cut = matches!(error, HookError::Cut { .. });
@@ -249,7 +249,7 @@ pub fn run(command: &OsStr, files: &[Outcome], span: Span, quiet: bool, failed: 
             return;
         }
         let now = Instant::now();
-        failed.extend(run_for(command, file, span, &mut Patience::new(|| Some(now), GRACE, quiet)).err());
+        failed.extend(run_for(command, file, span, &mut HookWait::new(|| Some(now), GRACE, quiet)).err());
     }
 }
 
@@ -258,7 +258,7 @@ fn regular(files: &[Outcome]) -> impl Iterator<Item = &Path> {
 }
 
 /// How long one command is waited for.
-struct Patience<S> {
+struct HookWait<S> {
     /// Since when nobody is traced any more; None: somebody is.
     over: S,
     grace: Duration,
@@ -266,7 +266,7 @@ struct Patience<S> {
     told: bool,
 }
 
-impl<S: Fn() -> Option<Instant>> Patience<S> {
+impl<S: Fn() -> Option<Instant>> HookWait<S> {
     const fn new(over: S, grace: Duration, quiet: bool) -> Self {
         Self { over, grace, told: quiet }
     }
@@ -293,7 +293,7 @@ fn run_for(
     command: &OsStr,
     file: &Path,
     span: Span,
-    patience: &mut Patience<impl Fn() -> Option<Instant>>,
+    patience: &mut HookWait<impl Fn() -> Option<Instant>>,
 ) -> Result<(), HookError> {
     let error = |source| HookError::Start { file: file.to_owned(), source };
     // The command may change its folder before it looks at the file.
@@ -355,7 +355,7 @@ mod tests {
         let now = Instant::now();
         let grace = Duration::from_millis(300);
         let command = "tail -f /dev/null & echo $! > $HEAPTRACE_FILE; trap '' TERM; while :; do sleep 0.1; done";
-        let mut patience = Patience::new(|| Some(now), grace, true);
+        let mut patience = HookWait::new(|| Some(now), grace, true);
         let failed = run_for(command.as_ref(), &file, SPAN, &mut patience).unwrap_err();
         assert!(matches!(failed, HookError::Cut { cut: Cut::Pending(limit), .. } if limit == grace), "{failed}");
         assert!(now.elapsed() >= grace + TO_CLEAR_UP);
@@ -370,7 +370,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("heaptrace-passed-{}", std::process::id()));
         std::fs::write(&file, "").unwrap();
         let over = || None;
-        run_for("sleep 0.2".as_ref(), &file, SPAN, &mut Patience::new(over, Duration::ZERO, true)).unwrap();
+        run_for("sleep 0.2".as_ref(), &file, SPAN, &mut HookWait::new(over, Duration::ZERO, true)).unwrap();
         let mut failed = Vec::new();
         run("exit 3".as_ref(), &[outcome(&file), outcome(&file)], SPAN, true, &mut failed);
         assert_eq!(failed.len(), 2, "{failed:?}");

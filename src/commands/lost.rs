@@ -9,7 +9,7 @@ use crate::export::lost::{Explained, LostReport, json, text};
 use crate::export::summary::SummaryOptions;
 use crate::export::text::Paint;
 use crate::heap::leaks::ScanOptions;
-use crate::inspect::lost::{self, Lost};
+use crate::inspect::lost::{self, LostBlocks};
 use crate::profile::build::root_name;
 use crate::tracer::root::TargetRoot;
 use anyhow::bail;
@@ -53,7 +53,7 @@ pub(super) fn tell_lost_in_core(target: &CoreTarget, options: &LeaksOptions) -> 
 }
 
 /// Prints what is lost, with files of the process below `folder`.
-fn tell(pid: i32, lost: &Lost, folder: PathBuf, options: &LeaksOptions, color: bool) -> anyhow::Result<u8> {
+fn tell(pid: i32, lost: &LostBlocks, folder: PathBuf, options: &LeaksOptions, color: bool) -> anyhow::Result<u8> {
     for warning in &lost.warnings {
         tell_warning(warning);
     }

@@ -4,7 +4,7 @@ use super::conclude::{Destinations, conclude};
 use super::earlynames::EarlyLook;
 use super::progress::{self, Notice, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
+use super::supervise::{Schedule, SessionOutputs, Signals, supervise, take_signals};
 use crate::base::engine::EngineChoice;
 use crate::base::progress::Progress;
 use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
@@ -83,7 +83,7 @@ pub(super) fn trace(
         ControlFlow::Continue(())
     };
     let schedule = Schedule::of(profile).with_timeout(timeout);
-    let wanted = Wanted { profile, series: destinations.series(), passers: destinations.passers() };
+    let wanted = SessionOutputs { profile, series: destinations.series(), passers: destinations.passers() };
     let traced = supervise(target, settings, schedule, Signals::ForTheProgram, &wanted, &progress, tick);
     drop(line);
     control::release_job_stop()?;

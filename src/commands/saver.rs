@@ -2,7 +2,7 @@
 
 use super::conclude::{export_options, wanted};
 use super::hook::{HookRunner, Span};
-use super::notes::Notes;
+use super::notes::TimelineNotes;
 use super::{owners, tell};
 use crate::base::progress::Progress;
 use crate::base::triggers::Kept;
@@ -10,9 +10,9 @@ use crate::cli::{ProfileOptions, Verbosity};
 use crate::event::MarkName;
 use crate::export::output::{DirectOutputs, Outputs, Pause, Scope};
 use crate::export::{ExportOptions, Source};
-use crate::naming::{self, KnownNames, Wanted};
+use crate::naming::{self, KnownNames, NamingOptions};
 use crate::profile::Profile;
-use crate::session::{Answer, LiveSnapshot, Recording, Requests, Wish};
+use crate::session::{Answer, LiveSnapshot, Recording, RequestKind, Requests};
 use crate::tracer::control::Control;
 use crate::tracer::files;
 use std::fs::File;
@@ -37,7 +37,7 @@ impl Snapshots<'_> {
     /// # Errors
     /// Why there is none, in words.
     pub(super) fn view(&self, pid: i32, with_blocks: bool, at: Option<MarkName>) -> Result<LiveSnapshot, String> {
-        let wish = Wish::View { blocks: with_blocks, at };
+        let wish = RequestKind::View { blocks: with_blocks, at };
         match self.requests.ask(self.control, pid, wish).ok_or("tracing has just ended")?? {
             Answer::Viewed(interim) => Ok(*interim),
             other => Err(format!("internal error: a view was wanted, and the answer is {other:?}")),
@@ -62,7 +62,7 @@ impl Snapshots<'_> {
     }
 
     fn build(&self, recording: Recording, known: &mut KnownNames) -> Profile {
-        naming::build_profile(recording, Wanted { snapshot: true, ..wanted(self.options) }, known)
+        naming::build_profile(recording, NamingOptions { snapshot: true, ..wanted(self.options) }, known)
     }
 }
 
@@ -98,7 +98,7 @@ impl Saver {
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
         passer: Option<&Arc<HookRunner>>,
-        notes: Option<&Arc<Notes>>,
+        notes: Option<&Arc<TimelineNotes>>,
     ) -> anyhow::Result<Self> {
         let outputs = Outputs::prepare(&options.occasions.outputs, None, owners())?
             .filled_from(Source::Run)?
@@ -172,7 +172,7 @@ struct Work {
     requests: Arc<Requests>,
     progress: Arc<Progress>,
     passer: Option<Arc<HookRunner>>,
-    notes: Option<Arc<Notes>>,
+    notes: Option<Arc<TimelineNotes>>,
     options: ProfileOptions,
     outputs: Outputs,
     known: KnownNames,

@@ -13,11 +13,11 @@ use crate::export::leaks::{LeakScope, LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, PprofColumns};
 use crate::inspect;
-use crate::naming::{self, KnownNames, Wanted};
+use crate::naming::{self, KnownNames, NamingOptions};
 use crate::profile::leaks::{LeakSite, SiteSums};
-use crate::session::{Answer, HeapCapture, LiveSnapshot, Requests, Wish};
+use crate::session::{Answer, HeapCapture, LiveSnapshot, RequestKind, Requests};
 use crate::top::ctl::{
-    self, Command, Look, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion, TopQuestion,
+    self, Command, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion, TextStyle, TopQuestion,
 };
 use crate::tracer::TracerError;
 use crate::tracer::control::Control;
@@ -322,13 +322,13 @@ impl Answerer {
     fn respond(&self, request: &Request, asker: &Conversation) -> Result<Response, String> {
         let mut slow = matches!(request.command, Command::Leaks { .. }).then(|| self.slow(asker)).transpose()?;
         let wish = match &request.command {
-            Command::Leaks { .. } => Wish::Capture(inspect::means(request.pid)),
-            Command::Pause => Wish::Pause(true),
-            Command::Resume => Wish::Pause(false),
-            Command::Detach => Wish::Detach,
-            Command::Mark { name } => Wish::Mark(mark_name(name)?),
+            Command::Leaks { .. } => RequestKind::Capture(inspect::means(request.pid)),
+            Command::Pause => RequestKind::Pause(true),
+            Command::Resume => RequestKind::Pause(false),
+            Command::Detach => RequestKind::Detach,
+            Command::Mark { name } => RequestKind::Mark(mark_name(name)?),
             // See `Self::serve`.
-            Command::Snapshot(_) | Command::Top(_) => Wish::View { blocks: false, at: None },
+            Command::Snapshot(_) | Command::Top(_) => RequestKind::View { blocks: false, at: None },
         };
         let answer = self.requests.ask(&self.control, request.pid, wish).ok_or("tracing has just ended")??;
         match (answer, &request.command) {
@@ -349,10 +349,10 @@ impl Answerer {
         &self,
         capture: HeapCapture,
         question: &Question,
-        look: Look,
+        look: TextStyle,
         last: Option<&mut Option<FxHashMap<u64, SiteSums>>>,
     ) -> Result<String, String> {
-        let wanted = Wanted { block: question.block, ..wanted(&self.options) };
+        let wanted = NamingOptions { block: question.block, ..wanted(&self.options) };
         let mut profile = naming::build_profile(capture.classify()?, wanted, &mut KnownNames::default());
         let ids: FxHashMap<usize, u64> = match &profile.leaks {
             Some(leaks) => leaks.sites.iter().map(|site| (site.stack, profile.site_id(site.stack))).collect(),

@@ -10,7 +10,7 @@ use crate::base::figures::plural;
 use crate::cli::{EXIT_OWN_FAILURE, SnapshotOptions, Verbosity};
 use crate::export::output::{Outcome, Outputs, Subject};
 use crate::export::{Format, Source};
-use crate::top::ctl::{self, Command, Look, Response, SnapshotHead, SnapshotQuestion};
+use crate::top::ctl::{self, Command, Response, SnapshotHead, SnapshotQuestion, TextStyle};
 use crate::tracer::{control, socket};
 use anyhow::{Context, anyhow, bail};
 use std::io::{self, BufReader, Read, Write};
@@ -128,7 +128,7 @@ fn take(
         until: options.until.clone(),
         contents: folder.as_ref().map(|_| options.contents_limit),
     };
-    let look = Look { top: None, color: false, width: 0 };
+    let look = TextStyle { top: None, color: false, width: 0 };
     put(&mut tracer, pid, Command::Snapshot(question), look, TIMEOUT)?;
     tracer.conversation.look_out(waiting(pid, TIMEOUT, options.quiet));
     let mut answers = BufReader::new(&mut tracer.conversation);

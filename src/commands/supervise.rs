@@ -3,7 +3,7 @@
 
 use super::debuggers::{self, Debuggers};
 use super::hook::{HookRunner, Passers};
-use super::notes::Notes;
+use super::notes::TimelineNotes;
 use super::occasions::{self, Watcher};
 use super::series::Series;
 use super::service::Service;
@@ -70,7 +70,7 @@ impl Schedule {
 
 /// What is made of what the session finds while it lasts.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct SessionOutputs<'a> {
     /// What the user asks for.
     pub profile: &'a ProfileOptions,
     /// The series of profiles, if one is written.
@@ -98,7 +98,7 @@ pub fn supervise(
     mut settings: Settings,
     schedule: Schedule,
     signals: Signals,
-    wanted: &Wanted<'_>,
+    wanted: &SessionOutputs<'_>,
     progress: &Arc<Progress>,
     mut tick: impl FnMut() -> ControlFlow<()>,
 ) -> anyhow::Result<Traced> {
@@ -108,7 +108,7 @@ pub fn supervise(
     let control = Arc::new(Control::new(settings.start_paused));
     let passer =
         HookRunner::start(wanted.profile).context("could not start the thread for --on-profile")?.map(Arc::new);
-    let notes = Notes::wanted(wanted.profile);
+    let notes = TimelineNotes::wanted(wanted.profile);
     let mut watcher =
         Watcher::start(wanted.profile, &control, &settings.requests, progress, passer.as_ref(), notes.as_ref())?;
     let _service = Service::start(&control, &settings.requests, progress, wanted.profile);

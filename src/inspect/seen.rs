@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What was seen.
-pub(super) struct Seen {
+pub(super) struct ProcessView {
     pub(super) pid: i32,
     /// A live thread.
     pub(super) tid: i32,
@@ -43,7 +43,7 @@ pub(super) struct Seen {
     core: Option<Arc<Core>>,
 }
 
-impl Seen {
+impl ProcessView {
     /// Looks at process `pid`, which has these threads.
     pub(super) fn of(pid: i32, threads: &[StandingThread]) -> Result<Self> {
         let tid = live(pid, threads)?;

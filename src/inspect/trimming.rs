@@ -9,7 +9,7 @@
 //! malloc, without a lock.
 
 use super::modules;
-use super::seen::Seen;
+use super::seen::ProcessView;
 use crate::base::addr::Addr;
 use crate::heap::walk::{self, Allocator, Walk, glibc};
 use crate::image::maps::Mapping;
@@ -66,7 +66,10 @@ pub enum NotTrimmed {
 ///
 /// # Errors
 /// It can't be traced any more, or any failure of a request.
-pub(super) fn trim(seen: &Seen, walk: Option<&Walk>) -> Result<(std::result::Result<u64, NotTrimmed>, Duration)> {
+pub(super) fn trim(
+    seen: &ProcessView,
+    walk: Option<&Walk>,
+) -> Result<(std::result::Result<u64, NotTrimmed>, Duration)> {
     let prepared = match prepare(seen, walk) {
         Ok(prepared) => prepared,
         Err(why) => return Ok((Err(why), Duration::ZERO)),
@@ -84,7 +87,7 @@ struct Prepared<'a> {
     restorer: Addr,
 }
 
-fn prepare<'a>(seen: &Seen, walk: Option<&'a Walk>) -> std::result::Result<Prepared<'a>, NotTrimmed> {
+fn prepare<'a>(seen: &ProcessView, walk: Option<&'a Walk>) -> std::result::Result<Prepared<'a>, NotTrimmed> {
     let of_glibc = walk.filter(|walk| walk.allocator == Allocator::Glibc);
     let walk = of_glibc.ok_or(NotTrimmed::NoGlibc)?;
     if !walk.findings.is_empty() {
@@ -102,7 +105,7 @@ fn prepare<'a>(seen: &Seen, walk: Option<&'a Walk>) -> std::result::Result<Prepa
 
 impl Prepared<'_> {
     /// Makes the call, if this is a moment for it.
-    fn call(&self, seen: &Seen, still: &Standstill) -> Result<std::result::Result<u64, NotTrimmed>> {
+    fn call(&self, seen: &ProcessView, still: &Standstill) -> Result<std::result::Result<u64, NotTrimmed>> {
         let Some((first, _)) = still.sleepers().next() else { return Ok(Err(NotTrimmed::NoCaller)) };
         let tid = first.tid();
         let mappings = procfs::mappings(tid)?;

@@ -21,7 +21,7 @@ const REMINDER: Duration = Duration::from_secs(10);
 
 /// How long names are waited for: until a signal ends it, for all recordings of one command.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct LookupWait {
     /// Tells the user something; None: he wants to hear nothing.
     tell: Option<fn(&str)>,
     servers: Option<Arc<dyn DebugServers>>,
@@ -33,7 +33,7 @@ pub struct Patience {
     ended_by: Option<i32>,
 }
 
-impl Patience {
+impl LookupWait {
     /// One that says by `tell` what takes long. The first Ctrl-C while `servers` are asked is meant for them.
     pub fn new(tell: Option<fn(&str)>, servers: Option<&Arc<dyn DebugServers>>) -> Self {
         Self { tell, servers: servers.cloned(), next_word: SILENCE, ..Self::default() }
@@ -109,7 +109,7 @@ enum Answer {
 /// A symbolizer on another thread. That thread is left alone where names are not waited for any more, and ends with
 /// heaptrace.
 pub struct Lookup<'a> {
-    patience: &'a mut Patience,
+    patience: &'a mut LookupWait,
     questions: Sender<Question>,
     answers: Receiver<Answer>,
     /// For the user's eyes.
@@ -130,7 +130,7 @@ impl<'a> Lookup<'a> {
     pub fn start(
         symbolizer: Symbolizer,
         paths: FxHashMap<ModuleId, PathBuf>,
-        patience: &'a mut Patience,
+        patience: &'a mut LookupWait,
     ) -> Result<Self, Box<Symbolizer>> {
         let (questions, asked) = channel();
         let (answer, answers) = channel();

@@ -18,12 +18,12 @@ use crate::base::figures::grouped;
 use crate::event::{EventKind, MarkName};
 use crate::session::{Archive, ArchivedRecording, Traced};
 use crate::trace::metadata::{End, Function, Module, Names, Process, Session};
-use crate::trace::reader::{Gaps, Item, Nodes, Told};
+use crate::trace::reader::{Gaps, Item, Nodes, ProcessEvent};
 use crate::trace::{TraceMode, process_of};
 use process::{Extras, Replayed};
 use rustc_hash::FxHashMap;
 use span::Span;
-pub use span::{Moment, Part};
+pub use span::{Moment, TracePart};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use thiserror::Error;
@@ -58,9 +58,9 @@ pub enum ReplayError {
 
 /// What is wanted of a trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Wanted {
+pub struct ReplayOptions {
     /// Which part.
-    pub part: Part,
+    pub part: TracePart,
     /// Whose allocations and frees; None: those of all threads.
     pub thread: Option<ThreadChoice>,
     /// Whether each of several processes gets a profile of its own.
@@ -71,7 +71,7 @@ pub struct Wanted {
     pub heaps: bool,
 }
 
-impl Wanted {
+impl ReplayOptions {
     /// What is wanted of each process besides its sums.
     const fn extras(&self) -> Extras {
         Extras { blocks: self.blocks, heaps: self.heaps }
@@ -101,7 +101,7 @@ pub struct Outcome {
 /// Takes a trace item by item.
 #[derive(Debug, Default)]
 pub struct Replay {
-    wanted: Wanted,
+    wanted: ReplayOptions,
     span: Span,
     /// Names of marks that were seen.
     marks: Vec<MarkName>,
@@ -119,12 +119,12 @@ pub struct Replay {
     /// The time of the first event that is there, and of the latest, in nanoseconds.
     first_ns: Option<u64>,
     latest_ns: u64,
-    threads: thread::Seen,
+    threads: thread::TraceThreads,
 }
 
 impl Replay {
     /// One of a trace of which nothing was read yet.
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: ReplayOptions) -> Self {
         Self { span: wanted.part.span(), wanted, ..Self::default() }
     }
 
@@ -150,8 +150,8 @@ impl Replay {
         }
     }
 
-    fn event(&mut self, told: &Told) {
-        let Told { process: koid, parent, event } = *told;
+    fn event(&mut self, told: &ProcessEvent) {
+        let ProcessEvent { process: koid, parent, event } = *told;
         self.first_ns.get_or_insert(event.time_ns);
         self.latest_ns = self.latest_ns.max(event.time_ns);
         let mut ends = false;

@@ -3,7 +3,7 @@
 use super::hit::Hit;
 use super::observer::Observer;
 use super::tracee::Tracee;
-use crate::allocators::frameworks::{Hook, Told};
+use crate::allocators::frameworks::{Hook, HookEvent};
 use crate::arch::Regs;
 use crate::base::addr::{Addr, StackId, TaskId, TestId};
 use crate::base::figures::Amount;
@@ -123,11 +123,11 @@ impl TestTracker {
         }
         let Some(hook) = tracee.space.modules.test_hook_at(hit.at) else { return Ok(()) };
         match tracee.space.modules.told_by_framework(&mut tracee.space.image, hook, &regs.arguments()) {
-            Some(Told::Runs(name)) => {
+            Some(HookEvent::Runs(name)) => {
                 self.makes_objects |= hook == Hook::GoogleTest;
                 self.begin_test(tracee, observer, hit, regs, (task, &name, true))
             }
-            Some(Told::Tests(tests)) => self.watch_test_functions(tracee, hit, tests, hook != Hook::Libtest),
+            Some(HookEvent::Tests(tests)) => self.watch_test_functions(tracee, hit, tests, hook != Hook::Libtest),
             None => {
                 self.untold += 1;
                 tracee.warn_once(UNREADABLE_NAME.to_owned());

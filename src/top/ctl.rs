@@ -46,7 +46,7 @@ pub struct Request {
     /// What is wanted.
     pub command: Command,
     /// How the answer is to look.
-    pub look: Look,
+    pub look: TextStyle,
 }
 
 /// What is wanted of the tracer.
@@ -139,7 +139,7 @@ impl Command {
 
 /// How text is to look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Look {
+pub struct TextStyle {
     /// How many sites are shown; None: as many as fit.
     pub top: Option<usize>,
     /// Whether terminal colours are wanted.
@@ -258,7 +258,12 @@ mod tests {
     const LIMIT: usize = 1000;
 
     fn request() -> Request {
-        Request { version: 1, pid: 12, command: Command::Detach, look: Look { top: None, color: false, width: 100 } }
+        Request {
+            version: 1,
+            pid: 12,
+            command: Command::Detach,
+            look: TextStyle { top: None, color: false, width: 100 },
+        }
     }
 
     fn question(bytes: &[u8]) -> Result<Request, ProtocolError> {

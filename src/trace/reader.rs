@@ -131,7 +131,7 @@ pub enum Item<'a> {
     /// Nodes of the stacks of an image, parents first.
     Stacks(ImageId, Nodes<'a>),
     /// An event.
-    Event(Told),
+    Event(ProcessEvent),
     /// The moment that the profile of a process is of.
     ProfileEnd(ProfileEnd),
     /// The end of a process.
@@ -142,7 +142,7 @@ pub enum Item<'a> {
 
 /// An event of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct ProcessEvent {
     /// The process's koid.
     pub process: u64,
     /// Of a fork: the koid of the process that it is a copy of.
@@ -210,7 +210,7 @@ pub struct Reader<R> {
 /// What a record says that is no event, before it is put into the caller's hands.
 enum Said {
     Nothing,
-    Event(Told),
+    Event(ProcessEvent),
     /// All parts of a blob are there.
     Blob(Word),
 }
@@ -426,7 +426,7 @@ fn next_event(
     ticks: NonZeroU64,
     processes: &mut FxHashMap<u64, Stream>,
     gaps: &mut Gaps,
-) -> Result<Option<Told>, WrongEvent> {
+) -> Result<Option<ProcessEvent>, WrongEvent> {
     let koid = record.of.process;
     let pid = process_of(koid).pid;
     // Its first event comes before it is described.
@@ -446,7 +446,7 @@ fn next_event(
     }
     let parent = matches!(kind, EventKind::Forked { .. }).then(|| events::parent_process(record)).flatten();
     let event = Event { seq, time_ns: nanoseconds(record.time, ticks), kind };
-    Ok(Some(Told { process: koid, parent, event }))
+    Ok(Some(ProcessEvent { process: koid, parent, event }))
 }
 
 fn nanoseconds(time: u64, ticks: NonZeroU64) -> u64 {

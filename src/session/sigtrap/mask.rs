@@ -7,7 +7,7 @@
 //! makes for us, in programs that have set one: a probe on sigaction(2) tells. What a program had set before an attach
 //! is asked for before there is a probe of the allocator, as the first hit can be the one that resets it.
 
-use super::{IGNORING, SIGTRAP_BIT, Seen, SigtrapGuard, TrapAction, bit};
+use super::{BreakpointHits, IGNORING, SIGTRAP_BIT, SigtrapGuard, TrapAction, bit};
 use crate::base::addr::Addr;
 use crate::base::memory::ReadMemory;
 use crate::session::tracee::Tracee;
@@ -59,7 +59,7 @@ impl SigtrapGuard {
         at: Addr,
     ) -> Result<()> {
         let tid = thread.tid();
-        let seen = self.trap_mask.by_breakpoint.entry((tid, at)).or_insert(Seen { blocked: false, hits: 0 });
+        let seen = self.trap_mask.by_breakpoint.entry((tid, at)).or_insert(BreakpointHits { blocked: false, hits: 0 });
         let careful = self.trap_mask.action != TrapAction::Default || self.trap_mask.blocking.contains_key(&tid);
         let look = careful || seen.blocked || seen.hits.is_multiple_of(SAMPLE);
         seen.hits = seen.hits.wrapping_add(1);
