@@ -139,7 +139,7 @@ pub struct Session {
     detaching: usize,
     /// Drives the draining of what the jump engine records.
     ticker: Ticker,
-    /// Who wants a heap whose blocks from before the attach are not told yet.
+    /// Who waits for a heap whose blocks from before the attach the readers still lack.
     postponed: Vec<Request>,
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,

@@ -20,10 +20,10 @@ const PATIENCE_FOR_LEAKS: Duration = Duration::from_secs(300);
 /// How long it may take to carry out an order.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// After this time without an answer the user is told.
+/// After this time without an answer heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// How often to look whether a process has been let go, of which the kernel sends no word.
+/// How often to look whether a process has been let go: the kernel does not report that.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Asks the tracer which blocks are lost, and prints its answer; where nobody traces the process, looks from outside.

@@ -39,7 +39,7 @@ pub struct RunOutcome {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
-    /// Whether a part of the series or a snapshot could not be written, or passed on, which the user was told then.
+    /// Whether a part of the series or a snapshot could not be written, or passed on; heaptrace has told the user so.
     pub parts_failed: bool,
     /// Functions that the user has declared and that do not exist, in words.
     pub unknown_functions: Vec<String>,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How often an output is tried again.
 const POLL: Duration = Duration::from_millis(20);
 
-/// After this time of waiting the user is told.
+/// After this time of waiting heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long a named pipe may be without a reader: enough to start one by hand in another terminal, but not for ever, as

@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// How long a command may take to end after SIGTERM, before SIGKILL.
 const TO_CLEAR_UP: Duration = Duration::from_secs(1);
 
-/// After this time of waiting the user is told.
+/// After this time of waiting heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether a command has ended, at last; short ones are looked after more often.
@@ -262,7 +262,7 @@ struct HookWait<S> {
     /// Since when nobody is traced any more; None: somebody is.
     over: S,
     grace: Duration,
-    /// Whether the user is told no more that it is waited.
+    /// Whether heaptrace need not tell the user any more that it waits.
     told: bool,
 }
 
@@ -347,7 +347,7 @@ mod tests {
 
     const SPAN: Span = Span { from: 1, until: 2 };
 
-    /// It is told to end first, and killed if it does not listen.
+    /// Asks it to end first, and kills it if it does not.
     #[test]
     fn a_command_that_is_late_is_ended_with_its_children() {
         let file = std::env::temp_dir().join(format!("heaptrace-hook-{}", std::process::id()));

@@ -49,8 +49,8 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     Ok(if status == 0 && (has_failed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
 }
 
-/// Starts the program and traces it, to its end as a rule. If tracing broke off, the user was told so. None: nothing is
-/// left of it then, and the program, which had lived on, has ended.
+/// Starts the program and traces it, to its end as a rule. If tracing broke off, heaptrace has told the user so. None:
+/// nothing is left of it then, and the program, which had lived on, has ended.
 ///
 /// # Errors
 /// If it can't be executed or traced, or if tracing broke off.
@@ -101,7 +101,7 @@ pub(super) fn trace(
     };
     if let Some(broken) = &traced.first.broken_off {
         super::tell(&broken.to_string());
-        // Writing takes memory, of which there may not be enough: whoever waits for us waits for the program, too.
+        // Writing takes memory, and there may not be enough: whoever waits for us waits for the program, too.
         if limits::is_memory_short()
             && let Some(pid) = broken.child
         {

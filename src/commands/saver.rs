@@ -66,7 +66,7 @@ impl Snapshots<'_> {
     }
 }
 
-/// What the thread that writes is told, and what comes back of it.
+/// The orders to the thread that writes, and what comes back.
 #[derive(Debug)]
 pub(super) struct Saver {
     orders: SyncSender<String>,
@@ -250,7 +250,7 @@ impl Work {
     }
 }
 
-/// So many things that went wrong are told.
+/// heaptrace reports at most this number of failures.
 const MAX_PROBLEMS: usize = 10;
 
 /// A pipe without a reader, or with one that takes nothing, gets no snapshot: the next one is to come in time.

@@ -224,7 +224,7 @@ impl Series {
         Some(LastPart { files, span: Span::of(&profile) })
     }
 
-    /// Notes that a process has ended, of which all parts are there.
+    /// Notes that a process has ended, and that all its parts are there.
     fn end(&self, recording: &Recording) {
         let over = Parts { over: true, ..Parts::default() };
         self.state().processes.insert(key(recording), over);

@@ -223,7 +223,7 @@ impl View<'_> {
 
     /// Draws one answer after the other, and does what keys say.
     fn draw(&self, mut asker: Asker, mut state: State) -> anyhow::Result<LastView> {
-        // An error of the first answer is told on the screen that there is.
+        // An error of the first answer is shown on the screen that there is.
         asker.ask(state.question(SITES, None));
         let mut seen = 0;
         let mut due = Instant::now() + self.options.every;
@@ -279,7 +279,7 @@ impl View<'_> {
         Ok(LastView { state, end: None })
     }
 
-    /// The conversation is over. What becomes of a process that was attached to is told by who traces it.
+    /// The conversation is over. The tracer of an attached process tells what becomes of it.
     fn ended(&self, state: State, end: String, seen: u64) -> anyhow::Result<LastView> {
         if seen == 0 && !self.subject.attached {
             bail!("{end}");

@@ -29,7 +29,7 @@ const QUEUE: usize = 8;
 /// How often a full queue is looked at.
 const POLL: Duration = Duration::from_micros(500);
 
-/// After this time of waiting for a reader at the end the user is told.
+/// After this time of waiting for a reader at the end heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How often is looked then whether a signal has come.
@@ -64,7 +64,7 @@ struct Running {
 /// What became of a trace.
 #[derive(Debug)]
 pub struct TraceOutcome {
-    /// What the user is told.
+    /// What heaptrace tells the user.
     pub text: String,
     /// Whether it is not what was asked for.
     pub has_failed: bool,
@@ -342,7 +342,7 @@ impl TraceOutput for QueueOutput {
     }
 
     fn flush(&mut self) {
-        // A failure is told by the next piece.
+        // The next piece reports a failure.
         let _ = self.send(Message::Flush);
     }
 
@@ -353,7 +353,7 @@ impl TraceOutput for QueueOutput {
     fn begin_segment(&mut self, events: u64) {
         self.segment += 1;
         self.handed_over = 0;
-        // A failure is told by the next piece.
+        // The next piece reports a failure.
         let _ = self.send(Message::Segment { events });
     }
 }

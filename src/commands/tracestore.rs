@@ -26,7 +26,7 @@ pub(super) const SEGMENTS: u64 = 8;
 /// How often a full pipe is tried again, or one without a reader.
 const POLL: Duration = Duration::from_millis(5);
 
-/// After this time of waiting for a reader the user is told.
+/// After this time of waiting for a reader heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long a named pipe may be without a reader.
@@ -36,7 +36,7 @@ const READER_MUST_COME: Duration = Duration::from_secs(60);
 /// and takes 8,000,000 events a second, level 6 leaves 8.6 and takes 2,400,000, level 19 leaves 6.9 and takes 30,000.
 const LEVEL: i32 = 3;
 
-/// What the writing thread is told.
+/// An order to the writing thread.
 #[derive(Debug)]
 pub(super) enum Message {
     /// Whole records.
@@ -66,7 +66,7 @@ pub(super) enum Message {
 pub(super) struct Progress {
     /// Tracing is to end: nothing is waited for any longer.
     pub(super) hurry: Arc<AtomicBool>,
-    /// Whether the user was told that the trace is full.
+    /// Whether heaptrace has told the user that the trace is full.
     pub(super) was_full: AtomicBool,
     /// How many messages wait; for a moment it may be one less.
     pub(super) waiting: AtomicI64,
@@ -259,7 +259,7 @@ impl Store {
         })
     }
 
-    /// Does what it is told until the end.
+    /// Carries out orders until the end.
     pub(super) fn serve(mut self, messages: &Receiver<Message>) {
         for message in messages {
             let done = match message {

@@ -74,7 +74,7 @@ impl Core {
         Ok(core)
     }
 
-    /// gdb leaves out mappings of which it keeps no byte. What may be done there, the files say.
+    /// gdb leaves out mappings if it keeps no byte of them. The files say what access they allow.
     fn complete_permissions(&mut self, files: &CoreFiles<'_>) {
         let mut segments: BTreeMap<PathBuf, Option<Vec<Segment>>> = BTreeMap::new();
         // of a file that is not there: a module has data
@@ -165,7 +165,7 @@ impl Core {
         &self.objects
     }
 
-    /// The pages of which something was kept.
+    /// The pages of which the core has kept something.
     pub(super) fn pages(&self) -> Vec<Range<Addr>> {
         self.pages.clone()
     }

@@ -25,9 +25,9 @@ use std::thread::Builder;
 
 /// In larger mappings nothing is looked for that names types.
 const LARGEST_ROOT: u64 = 64 << 20;
-/// So many equal blocks are told by what they hold.
+/// The answer shows the contents of at most this number of equal blocks.
 const DUPLICATES: usize = 10;
-/// So much of their text is told, in bytes.
+/// At most this much of their text, in bytes.
 const SAMPLE: usize = 40;
 
 /// What was read.

@@ -186,7 +186,7 @@ fn held_by_kernel(live: i32, mappings: &[Mapping]) -> KernelHeld {
     KernelHeld::new(timers, epoll, has_aio, has_io_uring)
 }
 
-/// Where a thread stands, as far as it can be told.
+/// Where a thread stands, as far as that is known.
 fn state(pid: i32, thread: &StandingThread) -> ThreadState {
     match &thread.regs {
         Some(regs) => ThreadState::stopped(thread.tid, regs.regs(), thread.vectors.clone()),

@@ -198,7 +198,7 @@ impl TestTracker {
         }
     }
 
-    /// A thread has made another one, `child`, which may have come already. What is to be told then, once all that has
+    /// A thread has made another one, `child`, which may have come already. What to report then, once all that has
     /// happened before is settled.
     pub(super) fn on_thread_made(&mut self, tracee: &Tracee, parent: i32, child: Option<i32>) -> Option<EventKind> {
         let (parent, child) = (tracee.tasks.get(parent)?.id, child?);
@@ -214,7 +214,7 @@ impl TestTracker {
         None
     }
 
-    /// A thread has come, which may have been announced. What is to be told then, as above.
+    /// A thread has come, which may have been announced. What to report then, as above.
     pub(super) fn on_thread_come(&mut self, task: TaskId) -> Option<EventKind> {
         let at = self.coming.iter().position(|(child, _)| *child == task.tid)?;
         let (_, parent) = self.coming.swap_remove(at);

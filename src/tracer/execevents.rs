@@ -156,7 +156,7 @@ fn open() -> Option<OwnedFd> {
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     address.nl_family = libc::AF_NETLINK as u16;
     address.nl_groups = PROC_CONNECTOR;
-    // SAFETY: filter and address live for the duration of the calls, and their sizes are told.
+    // SAFETY: filter and address live for the duration of the calls, which get their sizes.
     let results = unsafe {
         [
             libc::setsockopt(

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What was told.
+/// What the kernel has shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Held {
     /// The values of timers' signals; None: this kernel lists no timers.

@@ -59,7 +59,7 @@ pub fn maps(tid: i32) -> Result<Vec<u8>> {
 /// So often is looked at a task that seems to have ended: one that lives has executed another program meanwhile.
 const LOOKS: u32 = 3;
 
-/// The mappings of the live task `tid`, of which there is at least one.
+/// The mappings of the live task `tid`; there is at least one.
 ///
 /// # Errors
 /// Those of [`maps`].

@@ -97,7 +97,7 @@ impl Asker {
         Some(news)
     }
 
-    /// Has a snapshot written. How that went is told.
+    /// Has a snapshot written, and reports how that went.
     pub(super) fn take_snapshot(&mut self) {
         let written = self.beside(snapshot::write_one);
         self.snapshots.extend(written);

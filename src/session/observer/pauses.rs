@@ -1,4 +1,4 @@
-//! Moments that a process is told of from outside: pauses in collecting, and marks, whose heaps are kept.
+//! Moments that come from outside the process: pauses in collecting, and marks, whose heaps are kept.
 
 use super::Observer;
 use crate::allocators::{Kind, Text};
