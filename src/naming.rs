@@ -369,12 +369,12 @@ pub fn build_profile(recording: Recording, wanted: NamingOptions<'_>, known: &mu
     profile
 }
 
-const NO_TEST_RAN: &str = "no test was seen to begin: none was chosen, or the tests run in other processes";
+const NO_TEST_RAN: &str = "heaptrace saw no test begin: none was chosen, or the tests run in other processes";
 
 fn no_framework() -> String {
     format!(
-        "no test framework was found in the program ({KNOWN} are known, by their symbols, which `strip` takes away): for others, \
-         run each test in a process of its own, without --per-test"
+        "heaptrace found no test framework in the program (it knows {KNOWN}, by their symbols, which `strip` removes): \
+         with another framework, run each test in a process of its own, without --per-test"
     )
 }
 
@@ -388,11 +388,11 @@ pub fn circumstances(recording: &Recording) -> Completeness {
         let has_run = !tests.tally.tests.is_empty();
         match (has_run, tests.has_framework) {
             (true, _) if tests.untold > 0 => {
-                Some(format!("a test was not reported ({} times), the warnings say why", tests.untold))
+                Some(format!("heaptrace could not report a test ({} times); the warnings say why", tests.untold))
             }
             (true, _) => None,
             (false, true) if tests.untold == 0 => Some(NO_TEST_RAN.to_owned()),
-            (false, true) => Some("no test could be reported, the warnings say why".to_owned()),
+            (false, true) => Some("heaptrace could report no test; the warnings say why".to_owned()),
             (false, false) => Some(no_framework()),
         }
     });

@@ -65,7 +65,7 @@ enum Failure {
     Session(#[from] SessionError),
     #[error("could not start the tracer thread: {0}")]
     Thread(std::io::Error),
-    #[error("the tracer thread broke down")]
+    #[error("the tracer thread panicked")]
     Panic,
 }
 

@@ -157,7 +157,7 @@ pub(super) fn resolve(
     };
     let to_stdout = arguments.output.iter().any(|output| output == Path::new(STDOUT));
     let stdout = match (to_stdout, arguments.format) {
-        (true, None) => return Err(usage("`-o -` has no name that says a format: choose one with --format")),
+        (true, None) => return Err(usage("`-o -` does not name a format: choose one with --format")),
         (true, format) => format,
         (false, _) => None,
     };

@@ -128,7 +128,7 @@ impl SavedFilesArguments {
         let Self { output, format, pprof_columns, no_source } = self;
         if format.is_none() && output.iter().any(|path| path.as_os_str() == "-") {
             return Err(Refusal::Usage(
-                "`-o -` (standard output) needs --format, as it has no name to say it\n".to_owned(),
+                "`-o -` (standard output) needs --format, as it has no name that ends in a format\n".to_owned(),
             ));
         }
         if output.is_empty() && format.is_some() {

@@ -49,7 +49,7 @@ pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
             let told = lost::tell_lost(pid, options, color);
             // a tracer outside of this container keeps others away, and can't be seen from here
             return if contained {
-                told.context("if it is traced from outside of this container, ask there")
+                told.context("if it is traced from outside this container, ask there")
             } else {
                 told
             };
@@ -116,7 +116,7 @@ fn ask(
         Response::Done(text) => Ok(text),
         Response::Failed(reason) => Err(refused(pid, &reason)),
         Response::Snapshot(_) | Response::Top(_) => {
-            bail!("process {pid}: its tracer answers with what was not asked for")
+            bail!("process {pid}: its tracer gave an answer of the wrong kind")
         }
     }
 }
@@ -132,13 +132,13 @@ pub(super) fn waiting(pid: i32, patience: Duration, quiet: bool) -> impl FnMut()
     let mut told = quiet;
     move || {
         if let Some(signal) = control::waiting_request_to_end() {
-            return Err(io::Error::other(format!("given up by {}", control::signal_name(signal))));
+            return Err(io::Error::other(format!("cancelled by {}", control::signal_name(signal))));
         }
         if !told && since.elapsed() >= SILENCE {
             told = true;
             tell(&format!(
-                "waiting up to {} s for the heaptrace that traces process {pid}: it is at work, or answers others first (Ctrl-C \
-                 gives it up)",
+                "waiting up to {} s for the heaptrace that traces process {pid}: it is busy, or answers others first \
+                 (Ctrl-C gives up)",
                 patience.as_secs()
             ));
         }
@@ -168,7 +168,7 @@ pub(super) fn refused(pid: i32, reason: &str) -> anyhow::Error {
 
 /// A report.json of another heaptrace, without characters that do something where they are shown.
 fn report(pid: i32, text: &str) -> anyhow::Result<String> {
-    let refused = || format!("what the heaptrace that traces process {pid} answers is no JSON");
+    let refused = || format!("the answer of the heaptrace that traces process {pid} is not JSON");
     serde_json::from_str::<IgnoredAny>(text).with_context(refused)?;
     let mut escaped = Vec::with_capacity(text.len());
     Json(&mut escaped).write_all(text.as_bytes()).with_context(refused)?;

@@ -222,11 +222,7 @@ fn conclude_as(
     drop(modules);
     traced.first.facts.warnings.extend(saved.warnings);
     if traced.all().all(|recording| !recording.facts.selected) {
-        traced
-            .first
-            .facts
-            .warnings
-            .push("no program that was executed is one that --only and --skip choose".to_owned());
+        traced.first.facts.warnings.push("--only and --skip choose none of the programs that were executed".to_owned());
     }
     let interrupted = traced.first.interrupted;
     let unsaved = traced.unsaved;
@@ -393,7 +389,7 @@ impl Work<'_> {
         let mut circumstances = naming::circumstances(&recording);
         let mut profile = naming::build_profile(recording, wanted, &mut self.known);
         if let Some(signal) = self.known.ended_by() {
-            let cause = format!("{} ended the looking up of names, which suppressions need", signal_name(signal));
+            let cause = format!("{} ended the search for names, which suppressions need", signal_name(signal));
             let before = circumstances.not_scanned.take();
             circumstances.not_scanned = Some(before.into_iter().chain([cause]).collect::<Vec<_>>().join("; "));
         }

@@ -153,7 +153,8 @@ fn read(options: &ConvertOptions, wanted: &ReplayOptions) -> anyhow::Result<Outc
             progress.tick(count.load(Ordering::Relaxed));
             if limits::is_memory_short() || limits::available_memory().is_some_and(|left| left < MIN_MEMORY) {
                 bail!(
-                    "there is not enough memory for what is live in this trace at byte {}: convert it on a machine with more",
+                    "there is not enough memory for what is live in this trace at byte {}: convert it on a machine \
+                     that has more",
                     reader.offset()
                 );
             }
@@ -174,7 +175,7 @@ fn read(options: &ConvertOptions, wanted: &ReplayOptions) -> anyhow::Result<Outc
             };
             drop(progress);
             tell(&format!(
-                "{shown}: {damage}. From there on nothing is read: {unread}; the profile is of what comes before"
+                "{shown}: {damage}. heaptrace reads nothing after that ({unread}); the profile holds what comes before"
             ));
             outcome
         }
@@ -183,7 +184,7 @@ fn read(options: &ConvertOptions, wanted: &ReplayOptions) -> anyhow::Result<Outc
             drop(progress);
             if let Some(tear) = reader.tear() {
                 tell(&format!(
-                    "{shown} ends in the middle, at byte {}{unpacked}: what came afterwards is not in the profile",
+                    "{shown} is cut off at byte {}{unpacked}: the profile lacks what came afterwards",
                     tear.offset
                 ));
             }

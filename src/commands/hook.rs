@@ -80,7 +80,7 @@ pub enum HookError {
         status: ExitStatus,
     },
     /// The command was ended.
-    #[error("--on-profile was ended {cut} for {}, which is whole", file.display())]
+    #[error("--on-profile was ended {cut} for {}; that file is complete", file.display())]
     Cut {
         /// The file.
         file: PathBuf,
@@ -88,7 +88,7 @@ pub enum HookError {
         cut: Cut,
     },
     /// The command was not tried.
-    #[error("--on-profile was not run for {files} further file(s), as it was ended before")]
+    #[error("--on-profile was not run for {files} more file(s), as it had been ended")]
     NotTried {
         /// How many files.
         files: usize,
@@ -98,8 +98,8 @@ pub enum HookError {
 /// What the two statuses say that a shell gives itself.
 fn in_words(status: ExitStatus) -> &'static str {
     match status.code() {
-        Some(126) => " (the shell may not execute the command)",
-        Some(127) => " (the shell has not found the command)",
+        Some(126) => " (the shell has no permission to execute the command)",
+        Some(127) => " (the shell did not find the command)",
         _ => "",
     }
 }
@@ -185,7 +185,9 @@ impl HookRunner {
         self.refused.store(true, Ordering::Relaxed);
         for file in refused {
             let file = file.display();
-            tell(&format!("--on-profile is not run for {file}: it still runs for earlier files, and too many wait"));
+            tell(&format!(
+                "--on-profile was not run for {file}: it still runs for earlier files, and too many files wait"
+            ));
         }
     }
 
@@ -283,7 +285,7 @@ impl<S: Fn() -> Option<Instant>> HookWait<S> {
         if waited >= SILENCE && !self.told {
             self.told = true;
             let seconds = self.grace.as_secs();
-            tell(&format!("waiting up to {seconds} s for --on-profile, for {} (Ctrl-C ends it)", file.display()));
+            tell(&format!("waiting up to {seconds} s for --on-profile on {} (Ctrl-C ends it)", file.display()));
         }
         None
     }

@@ -52,7 +52,7 @@ pub fn execute(options: &MergeOptions) -> anyhow::Result<u8> {
     let destinations = Destinations::prepare(&options.output)?;
     let mut known = HashSet::new();
     if let Some(twice) = options.files.iter().find(|file| !known.insert(*file)) {
-        bail!("{}: named twice, so that its blocks would count twice", twice.display());
+        bail!("{}: named twice, so its blocks would count twice", twice.display());
     }
     let merged = merge(options)?;
     let export = ExportOptions {
@@ -127,7 +127,7 @@ fn merge(options: &MergeOptions) -> anyhow::Result<Profile> {
         Ok(series.needs())
     })?;
     let open = plan.open.len();
-    let merged = series.finish(plan.open).ok_or_else(|| anyhow::anyhow!("no file is left that could be merged"))?;
+    let merged = series.finish(plan.open).ok_or_else(|| anyhow::anyhow!("there is no file left to merge"))?;
     if !options.quiet {
         let parts = if open > 0 { format!("; parts of {open} of the sessions are missing") } else { String::new() };
         tell(&format!("{} of {} files merged{parts}", heads.len(), options.files.len()));
@@ -156,7 +156,7 @@ fn tell_unreadable(unreadable: &[String], skip: bool) -> anyhow::Result<()> {
     }
     if !unreadable.is_empty() && !skip {
         bail!(
-            "nothing was written, as {} of the files can't be read; --skip-unreadable leaves such out",
+            "nothing was written, as {} of the files can't be read; --skip-unreadable leaves them out",
             unreadable.len()
         );
     }

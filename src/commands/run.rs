@@ -63,7 +63,7 @@ pub(super) fn trace(
 ) -> anyhow::Result<Option<Traced>> {
     let profile = &options.profile;
     if options.perturb && profile.engine == EngineChoice::Jump {
-        bail!("--perturb looks at blocks while the program stands at each call: without --engine jump");
+        bail!("--perturb reads blocks while the program is stopped at each call: omit --engine jump");
     }
     settings.perturb = options.perturb;
     let (program, sanitized) = prepare(options)?;
@@ -111,13 +111,14 @@ pub(super) fn trace(
     }
     if privileged {
         traced.first.facts.warnings.push(
-            "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"
+            "the program is set-user-ID or set-group-ID: the kernel runs it without its privileges while it is traced"
                 .to_owned(),
         );
     }
     if sanitized {
         traced.first.facts.warnings.push(
-            "the program's own leak check (LeakSanitizer) refuses to run under ptrace: it was switched off (detect_leaks=0)"
+            "the program's own leak check (LeakSanitizer) refuses to run under ptrace: heaptrace switched it off \
+             (detect_leaks=0)"
                 .to_owned(),
         );
     }
@@ -138,19 +139,19 @@ fn refused(error: anyhow::Error) -> anyhow::Error {
             // A tracer that follows our forks has the child before us.
             let cause = match permission::own_tracer() {
                 Some((pid, name)) => format!(
-                    "process {pid} ({name}) traces heaptrace and its children, and a process can have one tracer only; run \
-                     heaptrace without it, or without its option to follow forks"
+                    "process {pid} ({name}) traces heaptrace and its children, and a process can have only one tracer; \
+                     run heaptrace without it, or without its option to follow forks"
                 ),
                 None => {
-                    "tracing is not permitted here, not even of an own child (a container's seccomp profile; Yama's \
-                         ptrace_scope 3): `heaptrace doctor` says what to change"
+                    "tracing is not permitted here, not even of heaptrace's own child (a container's seccomp profile, \
+                     or Yama's ptrace_scope 3): `heaptrace doctor` says what to change"
                         .to_owned()
                 }
             };
             error.context(cause)
         }
         Some(SessionError::Tracer(TracerError::ProcFile { .. })) => error.context(
-            "the program can't be traced: its file may be executed but not read by this user, or it is set-user-ID",
+            "the program can't be traced: this user may execute its file but not read it, or it is set-user-ID",
         ),
         _ => error,
     }

@@ -40,7 +40,7 @@ impl Snapshots<'_> {
         let wish = RequestKind::View { blocks: with_blocks, at };
         match self.requests.ask(self.control, pid, wish).ok_or("tracing has just ended")?? {
             Answer::Viewed(interim) => Ok(*interim),
-            other => Err(format!("internal error: a view was wanted, and the answer is {other:?}")),
+            other => Err(format!("internal error: heaptrace asked for a view, and got {other:?}")),
         }
     }
 
@@ -139,14 +139,14 @@ impl Saver {
         let Self { orders, thread, skipped, quiet } = self;
         drop(orders);
         let Ok(Saved { mut problems, missing, written, deleted, last }) = thread.join() else {
-            let broken = "internal error: the thread that writes snapshots broke down";
+            let broken = "internal error: the thread that writes snapshots panicked";
             return Problems { told: vec![broken.to_owned()], missing: true };
         };
         if missing > MAX_PROBLEMS {
             problems.push(format!("{missing} files of snapshots are missing in all"));
         }
         if skipped > 0 {
-            problems.push(format!("{skipped} snapshots were left out, as others were still being written"));
+            problems.push(format!("heaptrace skipped {skipped} snapshots, as it was still writing others"));
         }
         if let Some(last) = last.filter(|_| !quiet) {
             let deleted = if deleted > 0 { format!(" ({deleted} deleted since, by --keep)") } else { String::new() };

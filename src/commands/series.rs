@@ -85,7 +85,7 @@ impl Running {
     pub fn end(self) {
         drop(self.stop);
         if self.thread.join().is_err() {
-            tell("the thread that writes the parts of the series broke down");
+            tell("the thread that writes the parts of the series panicked");
         }
     }
 }
@@ -330,7 +330,7 @@ impl Writer {
             let is_process = ending.is_process();
             let mut recording = ending.into_recording();
             if !is_process {
-                recording.facts.warnings.push("an exec ended it: what was live then is gone with it".to_owned());
+                recording.facts.warnings.push("an exec ended it, and all that was live with it".to_owned());
             }
             self.write(&recording, Cause::Ended);
             if is_process {

@@ -64,9 +64,11 @@ impl Service {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
                 if matches!(error, TracerError::PlantedFolder { .. }) && profile.verbosity != Verbosity::Quiet {
-                    tell(&format!("`heaptrace leaks` and `ctl` can't ask this heaptrace: {error}"));
+                    tell(&format!("`heaptrace leaks` and `ctl` can't reach this heaptrace: {error}"));
                 }
-                tracing::warn!("this process can't be asked about its heap while it is traced: {error}");
+                tracing::warn!(
+                    "heaptrace can't answer questions about this process's heap while it is traced: {error}"
+                );
                 return None;
             }
         };
@@ -140,7 +142,7 @@ impl Answerer {
                 // A question that nobody has read would break the answer off.
                 asker.wait_at_most(PATIENCE_FOR_TOO_MANY);
                 let _ = ctl::receive_question(&mut BufReader::new(&mut asker));
-                let reason = format!("{MAX_GUESTS} others are being answered: ask again later");
+                let reason = format!("heaptrace is answering {MAX_GUESTS} other requests: ask again later");
                 let _ = ctl::send(&Response::Failed(reason), &mut asker, ctl::LONGEST_ANSWER);
                 return;
             };
@@ -168,7 +170,7 @@ impl Answerer {
     /// Who asks has gone meanwhile.
     fn slow(&self, asker: &Conversation) -> Result<MutexGuard<'_, Slow>, String> {
         let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
-        if asker.is_gone() { Err("nobody waits for the answer any more".to_owned()) } else { Ok(slow) }
+        if asker.is_gone() { Err("nobody waits for the answer any longer".to_owned()) } else { Ok(slow) }
     }
 
     /// One question, one answer, but for `heaptrace top`. Whatever goes wrong with one who asks concerns nobody else.
@@ -213,7 +215,7 @@ impl Answerer {
             sent = blocks.send(&mut asker, now).map_err(ProtocolError::from);
         }
         if let Err(error) = sent {
-            tracing::info!("an answer could not be given: {error}");
+            tracing::info!("heaptrace could not answer: {error}");
         }
     }
 
@@ -250,7 +252,7 @@ impl Answerer {
                 sent => sent,
             };
             if let Err(error) = sent {
-                tracing::info!("an answer could not be given: {error}");
+                tracing::info!("heaptrace could not answer: {error}");
                 return;
             }
             asker.wait_at_most(PATIENCE_WITH_TOP);
@@ -270,7 +272,7 @@ impl Answerer {
     /// What is live now, in each format that is wanted.
     fn snapshot(&self, pid: i32, question: &SnapshotQuestion, asker: &Conversation) -> Result<Snapshot, String> {
         if question.formats.len() > ctl::MAX_FILES {
-            return Err(format!("a snapshot is written as {} files at most", ctl::MAX_FILES));
+            return Err(format!("a snapshot can have at most {} files", ctl::MAX_FILES));
         }
         let since = question.since.as_deref().map(mark_name).transpose()?;
         let until = question.until.as_deref().map(mark_name).transpose()?;
@@ -338,7 +340,7 @@ impl Answerer {
                 self.leaks(*capture, &question, request.look, before).map(Response::Done)
             }
             (Answer::Paused { already: true }, _) => {
-                Ok(Response::Done("nothing to do: it was so already\n".to_owned()))
+                Ok(Response::Done("nothing to do: that was already so\n".to_owned()))
             }
             _ => Ok(Response::Done(String::new())),
         }
@@ -413,7 +415,7 @@ impl Write for Limited {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if (self.0.len() + bytes.len()) as u64 > ctl::LONGEST_FILE {
             return Err(io::Error::other(format!(
-                "longer than {} MiB, the most a snapshot may have",
+                "longer than {} MiB, the maximum for a snapshot",
                 ctl::LONGEST_FILE >> 20
             )));
         }

@@ -50,8 +50,8 @@ pub fn execute(options: &TopOptions) -> anyhow::Result<u8> {
         let missing = [("input", io::stdin().is_terminal()), ("output", io::stdout().is_terminal())];
         if let Some((name, _)) = missing.into_iter().find(|(_, there)| !there) {
             bail!(
-                "top draws on a terminal, and standard {name} is none: `heaptrace top --batch -n 1 PID` prints the same once, \
-                 `heaptrace snapshot PID --format json -o -` is for scripts"
+                "top draws on a terminal, and standard {name} is not one: `heaptrace top --batch -n 1 PID` prints the \
+                 same once, `heaptrace snapshot PID --format json -o -` is for scripts"
             );
         }
         if terminal::is_anothers(&io::stdin()) {
@@ -102,7 +102,7 @@ fn attach_to(pid: i32, options: &TopOptions) -> anyhow::Result<u8> {
         let target = Target::Attach { pid };
         let traced = supervise(target, settings, schedule, Signals::ForUs, &wanted, &progress, enough);
         over.store(true, Ordering::Release);
-        let seen = watcher.join().unwrap_or_else(|_| Err(anyhow!("internal error: the thread that draws broke down")));
+        let seen = watcher.join().unwrap_or_else(|_| Err(anyhow!("internal error: the thread that draws panicked")));
         (seen, traced)
     });
     control::unblock_terminal_stops()?;

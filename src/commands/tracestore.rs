@@ -154,7 +154,7 @@ impl Write for Patient {
                     if self.progress.is_in_a_hurry()
                         && hurry_since.get_or_insert_with(Instant::now).elapsed() > LAST_CHANCE
                     {
-                        return Err(io::Error::other("its reader took nothing any more when tracing was to end"));
+                        return Err(io::Error::other("its reader stopped reading before tracing could end"));
                     }
                     std::thread::sleep(POLL);
                 }
@@ -379,7 +379,7 @@ impl Store {
         let mut text = format!("{error:#}");
         if self.file.direct().is_none() {
             let piece = (self.mode == TraceMode::Circular).then_some(self.segment);
-            text.push_str(&format!("; what was recorded until then is in {}", self.file.part_shown(piece).display()));
+            text.push_str(&format!("; {} holds what was recorded until then", self.file.part_shown(piece).display()));
         }
         if at_once {
             tell(&format!("the trace ends, the program goes on: {}: {text}", self.file.shown().display()));
@@ -399,18 +399,18 @@ fn open_pipe(path: &Path, quiet: bool) -> anyhow::Result<File> {
         let waited = began.elapsed();
         if waited > READER_MUST_COME {
             bail!(
-                "{}: no process has opened this pipe for reading within {} s; start its reader earlier, or name a file",
+                "{}: no process opened this pipe for reading within {} s; start its reader earlier, or name a file",
                 path.display(),
                 READER_MUST_COME.as_secs()
             );
         }
         if waited > SILENCE && !told {
             told = true;
-            tell(&format!("waiting for a reader of {} (Ctrl-C gives it up)", path.display()));
+            tell(&format!("waiting for a reader of {} (Ctrl-C gives up)", path.display()));
         }
         if let Some(signal) = control::next_signal(POLL).filter(|&signal| control::is_request_to_end(signal)) {
             bail!(
-                "{}: no process has opened this pipe for reading until {}",
+                "{}: no process opened this pipe for reading before {}",
                 path.display(),
                 control::signal_name(signal)
             );

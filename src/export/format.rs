@@ -329,10 +329,7 @@ pub(super) fn names() -> String {
 #[non_exhaustive]
 pub enum FormatError {
     /// No format has this ending.
-    #[error(
-        "{name}: the end of the name says no known format; there are {} (or choose one with --format)",
-        available()
-    )]
+    #[error("{name}: the name does not end in a known format; there are {} (or choose one with --format)", available())]
     UnknownSuffix {
         /// The path.
         name: String,

@@ -93,7 +93,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
     let infos = modules.iter().filter_map(|(module, _)| view.profile.modules.get((*module)?));
     let is_other_tools = view.profile.saved.as_ref().is_some_and(|saved| saved.writer != Writer::Heaptrace);
     if infos.chain(main).any(|module| of_system(&module)) && !is_other_tools {
-        prose(out, layout, &format!("Or let heaptrace fetch what is missing: {}", debuginfod(view)));
+        prose(out, layout, &format!("Or let heaptrace fetch the missing files: {}", debuginfod(view)));
     }
 }
 

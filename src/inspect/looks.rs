@@ -114,7 +114,7 @@ fn look_once<T: Send>(
             .filter(|_| purpose == Purpose::Census || !seen.mappings.iter().any(is_shared));
         let copy = means.and_then(|means| {
             Copy::make(still, pid, means, &seen.mappings, &mut memory).unwrap_or_else(|error| {
-                tracing::debug!("no copy is made: {error}");
+                tracing::debug!("the process can't be copied: {error}");
                 None
             })
         });

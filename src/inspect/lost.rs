@@ -32,7 +32,7 @@ pub struct LostBlocks {
     pub threads: BTreeMap<i32, String>,
     /// The blocks with their classes.
     pub scan: Scan,
-    /// How many places of the heap were not as the allocator leaves them: blocks may be missing.
+    /// How many places of the heap were inconsistent: blocks may be missing.
     pub findings: usize,
     /// Whether they may be of a heap that threads are just changing.
     pub in_motion: bool,
@@ -80,7 +80,7 @@ pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<LostBlocks>> {
             }
         }
         // the process has ended since, or another tracer has come: the first look is what is known
-        let look = look().map_err(|error| tracing::debug!("no second look: {error}")).ok()?;
+        let look = look().map_err(|error| tracing::debug!("the second look failed: {error}")).ok()?;
         stood += look.stood;
         warnings.extend(look.warnings.into_iter().filter(|warning| !warnings.contains(warning)).collect::<Vec<_>>());
         look.read.map(|read| (read.graph, read.inside))

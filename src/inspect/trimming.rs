@@ -37,25 +37,27 @@ const PIECE: usize = 64 << 10;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotTrimmed {
     /// Another allocator than glibc's.
-    #[error("its allocator is not glibc's, or has not been called yet")]
+    #[error("its allocator is not glibc's, or the program has not called it yet")]
     NoGlibc,
     /// The function is not there: a static program that does not use it.
     #[error("it has no malloc_trim: the program is linked statically, and does not call it itself")]
     NoFunction,
     /// A thread is inside of malloc.
-    #[error("a thread is inside of malloc just now, and holds a lock: try again")]
+    #[error("a thread is inside malloc at the moment, and holds a lock: try again")]
     Locked,
     /// No thread can call.
     #[error(
-        "no thread can call malloc_trim just now (one that sleeps in a system call, and is in no signal handler): try again"
+        "no thread can call malloc_trim at the moment (that takes one that sleeps in a system call, outside signal \
+         handlers): try again"
     )]
     NoCaller,
     /// System calls are filtered.
-    #[error("it filters its system calls (seccomp): one more may end it")]
+    #[error("it filters its system calls (seccomp): one more call may end it")]
     Seccomp,
     /// The heap is not understood.
     #[error(
-        "its heap is not as the allocator leaves it, and malloc_trim may end it; if a thread was just changing it, it helps to try again"
+        "its heap is inconsistent, and malloc_trim may end the process; a thread may have been changing the heap: then \
+         try again"
     )]
     Broken,
 }

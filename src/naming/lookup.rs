@@ -65,7 +65,7 @@ impl LookupWait {
                 servers.give_up();
             }
             self.say(&format!(
-                "{}: the profile is written without the names that are missing",
+                "{}: heaptrace writes the profile without the missing names",
                 control::signal_name(signal)
             ));
         }
@@ -78,7 +78,7 @@ impl LookupWait {
         if self.waited >= self.next_word {
             self.next_word = self.waited + REMINDER;
             let seconds = self.waited.as_secs();
-            self.say(&format!("looking up {what} ({seconds} s; Ctrl-C writes what is there without them)"));
+            self.say(&format!("looking up {what} ({seconds} s so far; Ctrl-C writes the profile without them)"));
         }
     }
 
@@ -240,10 +240,10 @@ impl Symbolize for Lookup<'_> {
         };
         if std::mem::take(&mut self.incomplete) {
             let cause = match self.patience.ended_by {
-                Some(signal) => format!("{} ended the looking up of names", control::signal_name(signal)),
-                None => "looking up names broke down".to_owned(),
+                Some(signal) => format!("{} ended the search for names", control::signal_name(signal)),
+                None => "the thread that looks up names panicked".to_owned(),
             };
-            warnings.push(format!("{cause}: functions without one stand as addresses"));
+            warnings.push(format!("{cause}: functions without a name appear as addresses"));
         }
         warnings
     }

@@ -70,10 +70,7 @@ impl Archive {
         match packed.map(|packed| unpack(&packed)) {
             Some(Ok(contents)) => (recording.snapshot.sites, recording.snapshot.timeline) = contents,
             Some(Err(error)) => {
-                recording
-                    .facts
-                    .warnings
-                    .push(format!("internal error: what was recorded can't be read back: {error:#}"));
+                recording.facts.warnings.push(format!("internal error: the recording can't be read back: {error:#}"));
             }
             None => {}
         }

@@ -153,7 +153,7 @@ impl ExistingBlocks {
                 self.tell(observer, Duration::MAX);
                 let why = if is_paused { "collecting was to begin later" } else { "it could not be copied" };
                 tracee.warnings.push(format!(
-                    "--existing: the process stood still for {} ms while its heap was read, as {why}",
+                    "--existing: the process stood still for {} ms while heaptrace read its heap, as {why}",
                     began.elapsed().as_millis()
                 ));
             }
@@ -228,17 +228,21 @@ impl ExistingBlocks {
         observer.take_existing(blocks);
         if findings > 0 {
             tracee.warnings.push(format!(
-                "--existing: the heap was not as its allocator leaves it at {findings} places (`heaptrace heap` lists them): blocks from before the attach may be missing"
+                "--existing: the heap is inconsistent at {findings} places (`heaptrace heap` lists them): blocks from \
+                 before the attach may be missing"
             ));
         }
         if moves_aligned {
             tracee.warnings.push(
-                "--existing: mimalloc does not say where in its place an aligned block begins: frees of such count as frees of unknown blocks".to_owned(),
+                "--existing: mimalloc does not record where an aligned block begins: frees of aligned blocks count as \
+                 frees of unknown blocks"
+                    .to_owned(),
             );
         }
         if inside > 0 {
             tracee.warnings.push(format!(
-                "--existing: {inside} threads did not leave the allocator for a moment: one block of each from before the attach may be wrong"
+                "--existing: {inside} threads stayed inside the allocator: one block of each from before the attach \
+                 may be wrong"
             ));
         }
         // an aligned block of mimalloc is known by where its place begins
@@ -295,7 +299,7 @@ fn walk_on_own_thread(
     let (send, receive) = channel();
     let walk = move || {
         let found = walk_heap(&mappings, &mut lease.memory);
-        let found = if lease.is_whole() { found } else { Err("the copy of the process was ended early".to_owned()) };
+        let found = if lease.is_whole() { found } else { Err("the copy of the process ended early".to_owned()) };
         // before the copy ends: the tracer thread may have no time for that yet
         let _ = send.send(found);
         let _ = lease.end();
@@ -306,7 +310,7 @@ fn walk_on_own_thread(
 }
 
 fn broken_down() -> NotFound {
-    "the thread that walked the heap broke down".to_owned()
+    "the thread that walked the heap panicked".to_owned()
 }
 
 /// Whether a thread is in a system call that no allocator makes.

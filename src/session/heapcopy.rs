@@ -39,7 +39,8 @@ const MAX_TRIES: u32 = 1000;
 /// time, but not just after they were drained, as at each try.
 const LONGEST_PAUSE: u32 = 61;
 
-const ENDED_EARLY: &str = "the process has ended, become another program or been let go while a copy of its memory was read: ask again if it still runs";
+const ENDED_EARLY: &str = "the process ended, executed another program or was let go while heaptrace read a copy of \
+    its memory: ask again if it still runs";
 
 /// What a process has of copies.
 #[derive(Debug, Default)]
@@ -414,7 +415,11 @@ impl HeapCopies {
         while let Some(&copy) = self.dead.last() {
             let taken = match copy.status_taken_by(thread) {
                 Err(error @ TracerError::Filtered { .. }) => {
-                    tracee.warn_once(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", tracee.pid));
+                    tracee.warn_once(format!(
+                        "the copy of process {} that heaptrace read stays as a zombie until the process ends, as the \
+                         process could not collect its exit status: {error}",
+                        tracee.pid
+                    ));
                     false
                 }
                 Err(error @ TracerError::Unresponsive { .. }) => {

@@ -25,8 +25,8 @@ use crate::tracer::{Result, TracerError};
 use crate::unwinder::{StackTable, Unwound};
 use std::ops::ControlFlow;
 
-const UNSEEN_RETURNS: &str = "the allocator was called from code that can't hold a breakpoint, as others share it or it is \
-                              written to: such calls are counted with their sizes, but their blocks count as freed at once";
+const UNSEEN_RETURNS: &str = "the allocator was called from code that can't hold a breakpoint, as other processes \
+    share it or the program writes to it: such calls count with their sizes, but their blocks count as freed at once";
 
 /// A thread that has hit a breakpoint and stands still.
 #[derive(Clone, Copy, Debug)]

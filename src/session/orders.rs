@@ -7,8 +7,8 @@ use super::requests::{ANY, Answer, Request, RequestKind};
 use crate::tracer::control;
 use crate::tracer::guardian::Guardian;
 
-const GUARDIAN_REPLACED: &str = "the guardian process, which restores the program's code if heaptrace is killed, was killed or stopped \
-                                 itself, and has been replaced: is there something that kills processes it does not know?";
+const GUARDIAN_REPLACED: &str = "the guardian process, which restores the program's code if heaptrace is killed, was \
+    itself killed or stopped, and heaptrace replaced it: does something here kill processes that it does not know?";
 
 impl Session {
     /// Does what others have asked for meanwhile.

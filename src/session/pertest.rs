@@ -15,11 +15,11 @@ use crate::heapmodel::{HeapModel, TestTally};
 use crate::tracer::Result;
 use rustc_hash::FxHashMap;
 
-const UNSEEN_ENDS: &str =
-    "where a test returns to no breakpoint can be: its end was not seen, and it lasts until the next one begins";
+const UNSEEN_ENDS: &str = "no breakpoint can be placed where a test returns: heaptrace did not see its end, and counts \
+    it as running until the next one begins";
 
-const UNREADABLE_NAME: &str =
-    "the name of a test could not be read, so that the report lacks it: this version of its framework is not known";
+const UNREADABLE_NAME: &str = "the name of a test could not be read, so the report lacks it: heaptrace does not know \
+    this version of its framework";
 
 /// What is known of the tests of a process.
 #[derive(Debug)]

@@ -172,7 +172,7 @@ pub enum ProtocolError {
     #[error("the other side took too long")]
     Pending,
     /// A message is longer than it may be.
-    #[error("the message is longer than {} KiB, the most it may have", limit >> 10)]
+    #[error("the message is longer than the maximum of {} KiB", limit >> 10)]
     TooLong {
         /// How long it may be, in bytes.
         limit: usize,
@@ -181,7 +181,7 @@ pub enum ProtocolError {
     #[error("the other side ended before it answered")]
     Closed,
     /// What came is no message of this protocol.
-    #[error("what the other side says can't be understood ({0}); are both the same version of heaptrace?")]
+    #[error("heaptrace can't understand the other side ({0}); are both the same version of heaptrace?")]
     Malformed(String),
     /// A question of a newer heaptrace.
     #[error("the tracer speaks versions 1 to {VERSION} of the protocol, the request has {0}")]

@@ -43,7 +43,8 @@ pub enum TraceError {
     Decode(#[from] DecodeError),
     /// Another program has written it.
     #[error(
-        "this is a Fuchsia trace, but not one of heaptrace's: it does not begin with heaptrace.session. Open it with https://ui.perfetto.dev"
+        "this is a Fuchsia trace, but heaptrace did not write it: it does not begin with heaptrace.session. Open it \
+         with https://ui.perfetto.dev"
     )]
     NotOurs,
     /// It is of a later version.
@@ -57,7 +58,7 @@ pub enum TraceError {
         writer: String,
     },
     /// Segments of different sessions in one file.
-    #[error("the trace changes from session {first} to session {second}: its files were joined by mistake")]
+    #[error("the trace changes from session {first} to session {second}: somebody joined files of two traces")]
     Joined {
         /// That of the first segment.
         first: String,
@@ -83,7 +84,7 @@ pub enum TraceError {
         source: EventError,
     },
     /// An event of a process that was not described.
-    #[error("the trace is damaged: before byte {offset}, an event of process {pid}, which nothing has described")]
+    #[error("the trace is damaged: before byte {offset}, it has an event of process {pid}, which it has not described")]
     UnknownProcess {
         /// Where the record ends.
         offset: u64,

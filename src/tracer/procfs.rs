@@ -126,7 +126,7 @@ pub fn through_any<T>(
         for left in (0..LOOKS).rev() {
             match look(tid) {
                 Err(error) if error.is_out_of_reach() && left > 0 && lives() => {
-                    tracing::debug!("task {tid} is looked at once more: {error}");
+                    tracing::debug!("heaptrace reads task {tid} once more: {error}");
                 }
                 Err(error) if error.is_out_of_reach() || !lives() => {
                     tracing::debug!("task {tid} has ended: {error}");

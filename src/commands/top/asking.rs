@@ -155,7 +155,7 @@ fn ask(tracer: &mut TracerOf, pid: i32, question: TopQuestion) -> anyhow::Result
         Response::Top(answer) => Ok(Ok(answer)),
         Response::Failed(reason) => Ok(Err(reason)),
         Response::Done(_) | Response::Snapshot(_) => {
-            bail!("process {pid}: its tracer answers with what was not asked for")
+            bail!("process {pid}: its tracer gave an answer of the wrong kind")
         }
     }
 }
@@ -164,7 +164,7 @@ fn ask(tracer: &mut TracerOf, pid: i32, question: TopQuestion) -> anyhow::Result
 fn why_over(pid: i32) -> String {
     match socket::connect_to_tracer_of(pid) {
         Err(AskError::NotTraced { .. }) => {
-            format!("process {pid} was let go by the heaptrace that traced it, or is ending")
+            format!("the heaptrace that traced process {pid} let it go, or the process is ending")
         }
         _ => format!("process {pid} has ended"),
     }

@@ -84,7 +84,8 @@ impl TracePart {
                     _ => "the end".to_owned(),
                 };
                 Some(format!(
-                    "this is what happened from {} to {until} of the trace: what is live was allocated then, and not freed until then",
+                    "this is what happened from {} to {until} of the trace: live blocks were allocated in that time, \
+                     and not freed in it",
                     first.in_words(from)
                 ))
             }

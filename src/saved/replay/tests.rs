@@ -181,12 +181,9 @@ fn marks_are_moments() {
     let wrong = |wanted| {
         replayed(&memory, 0, &ReplayOptions { part: wanted, ..ReplayOptions::default() }).unwrap_err().to_string()
     };
-    let there = "or none behind the part's beginning; there are a, b";
-    assert_eq!(wrong(TracePart::At(at("c"))), format!("no mark of the trace is called `c`, {there}"));
-    assert_eq!(
-        wrong(TracePart::Window(at("a"), Some(at("c")))),
-        format!("no mark of the trace is called `c`, {there}")
-    );
+    let there = "or none after the beginning of the part; there are a, b";
+    assert_eq!(wrong(TracePart::At(at("c"))), format!("the trace has no mark named `c`, {there}"));
+    assert_eq!(wrong(TracePart::Window(at("a"), Some(at("c")))), format!("the trace has no mark named `c`, {there}"));
 }
 
 #[test]
@@ -243,7 +240,7 @@ fn one_threads_part_is_what_it_allocated_and_what_it_freed() {
     let totals = of(ThreadChoice::Id(101)).unwrap().traced.first.snapshot.totals;
     assert_eq!((totals.allocations, totals.frees, totals.bytes_freed), (3, 2, 1000));
     let error = of(ThreadChoice::Name("worker".to_owned())).unwrap_err().to_string();
-    assert_eq!(error, "no thread of the trace is called `worker`; there are ? (101), ? (102)");
+    assert_eq!(error, "the trace has no thread called `worker`; there are ? (101), ? (102)");
 }
 
 #[test]

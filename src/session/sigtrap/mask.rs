@@ -43,11 +43,11 @@ enum HandlerAtTrap {
     Installed,
 }
 
-const HANDLER_LOST: &str = "the program handles SIGTRAP, and had it blocked when a probe was hit: its handler has been reset to the \
-                            default action, and could not be put back";
+const HANDLER_LOST: &str = "the program handles SIGTRAP, but blocked it when a thread hit a probe: the kernel reset \
+    its handler to the default action, and heaptrace could not restore it";
 
-const IGNORING_LOST: &str = "the program ignored SIGTRAP; the kernel has reset that to the default action when a probe was hit, and \
-                             it could not be put back: a SIGTRAP would end the program now";
+const IGNORING_LOST: &str = "the program ignored SIGTRAP; the kernel reset that to the default action when a thread \
+    hit a probe, and heaptrace could not restore it: a SIGTRAP would end the program now";
 
 impl SigtrapGuard {
     /// Repairs the mask of a thread that has hit the breakpoint at `at`, and the action if the kernel has reset it.
