@@ -13,7 +13,7 @@ use heaptrace::internal::trace::recorder::Recorder;
 use heaptrace::internal::trace::writer::{PIECE, Room, TraceOutput, TraceWriter};
 use heaptrace::internal::trace::{
     Call, Definition, Ending, Event, EventKind, FORMAT, Family, FunctionId, ImageId, Preexisting, ProcessId, Replay,
-    StackId, StackNode, TICK_NS, TaskId, TraceMode, Wanted,
+    ReplayOptions, StackId, StackNode, TICK_NS, TaskId, TraceMode,
 };
 use heaptrace::internal::{Addr, ModuleId};
 use std::io::Write;
@@ -160,7 +160,7 @@ fn read(trace: &[u8], packed: bool, count: usize) -> f64 {
         true => Box::new(zstd::stream::read::Decoder::new(trace).expect("zstd")),
     };
     let mut reader = Reader::new(std::io::BufReader::with_capacity(1 << 18, input), packed);
-    let mut replay = Replay::new(Wanted::default());
+    let mut replay = Replay::new(ReplayOptions::default());
     while let Some(item) = reader.next_item().expect("our own trace") {
         replay.take(item);
     }

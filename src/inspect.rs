@@ -24,9 +24,9 @@ use crate::tracer::memory::TargetMemory;
 use crate::tracer::standstill::StandingThread;
 use crate::tracer::{Result, ids, procfs};
 use declarations::Declarations;
-use looks::{Look, Purpose};
+use looks::{Attempt, Purpose};
 pub use modules::means;
-use seen::Seen;
+use seen::ProcessView;
 use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -114,7 +114,8 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile, with_types: bool) -> Result<Inspe
     ids::require_own()?;
     let declared = with_types.then(|| Declarations::of_process(pid));
     let declared = declared.as_ref();
-    let read = |seen: &Seen, walk: &Walk, memory: &mut TargetMemory| holdings::read(seen, walk, memory, declared);
+    let read =
+        |seen: &ProcessView, walk: &Walk, memory: &mut TargetMemory| holdings::read(seen, walk, memory, declared);
     let program = procfs::program_name(pid, pid);
     let (look, trimmed) = match meanwhile {
         Meanwhile::RunOn => (run_on(pid, read)?, None),
@@ -122,7 +123,7 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile, with_types: bool) -> Result<Inspe
         Meanwhile::Trim => {
             let look = looks::look(pid, Purpose::Census, read)?;
             let (trimmed, stood) = trimming::trim(&look.seen, look.walk.as_ref())?;
-            (Look { stood: look.stood + stood, ..look }, Some(trimmed))
+            (Attempt { stood: look.stood + stood, ..look }, Some(trimmed))
         }
     };
     let stood = (meanwhile != Meanwhile::RunOn).then_some(look.stood);
@@ -133,18 +134,19 @@ pub fn inspect(pid: i32, meanwhile: Meanwhile, with_types: bool) -> Result<Inspe
 pub fn in_core(core: &Arc<Core>, with_types: bool) -> Inspection {
     let declared = with_types.then(|| Declarations::of_core(core));
     let declared = declared.as_ref();
-    let seen = Seen::in_core(core);
+    let seen = ProcessView::in_core(core);
     let parts = core.file_parts();
     let mut memory = core.memory(&parts);
     let walk = seen.walk(&mut memory);
     let read = walk.as_ref().map(|walk| holdings::read(&seen, walk, &mut memory, declared));
-    let look = Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: false, warnings: Vec::new() };
+    let look =
+        Attempt { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: false, warnings: Vec::new() };
     told(core.file.program.clone(), look, declared)
 }
 
 /// What was seen, with its names. It needs no more of the process.
-fn told(program: String, look: Look<holdings::Blocks>, declared: Option<&Declarations>) -> Inspection {
-    let Look { seen, walk, read, copied, in_motion, mut warnings, .. } = look;
+fn told(program: String, look: Attempt<holdings::Blocks>, declared: Option<&Declarations>) -> Inspection {
+    let Attempt { seen, walk, read, copied, in_motion, mut warnings, .. } = look;
     let brk = seen.mappings.iter().rfind(|mapping| mapping.kind == Kind::Heap).map(|heap| heap.end);
     let of_glibc = walk.as_ref().filter(|walk| walk.allocator == Allocator::Glibc);
     let count = || {
@@ -194,7 +196,7 @@ pub fn walk(pid: i32) -> Result<Option<Walk>> {
 const MAX_RUNNING: u32 = 4;
 
 /// Looks at a process that runs on. While threads change it, a heap may not look like one: then it is looked at again.
-fn run_on<T>(pid: i32, read: impl Fn(&Seen, &Walk, &mut TargetMemory) -> T) -> Result<Look<T>> {
+fn run_on<T>(pid: i32, read: impl Fn(&ProcessView, &Walk, &mut TargetMemory) -> T) -> Result<Attempt<T>> {
     let mut left = MAX_RUNNING;
     loop {
         left -= 1;
@@ -204,12 +206,12 @@ fn run_on<T>(pid: i32, read: impl Fn(&Seen, &Walk, &mut TargetMemory) -> T) -> R
         if walk.is_some() || left == 0 {
             let read = walk.as_ref().map(|walk| read(&seen, walk, &mut memory));
             let warnings = Vec::new();
-            return Ok(Look { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: true, warnings });
+            return Ok(Attempt { seen, walk, read, copied: false, stood: Duration::ZERO, in_motion: true, warnings });
         }
     }
 }
 
-fn running(pid: i32) -> Result<Seen> {
+fn running(pid: i32) -> Result<ProcessView> {
     let threads: Vec<_> = procfs::tasks(pid)?.into_iter().map(StandingThread::elsewhere).collect();
-    Seen::of(pid, &threads)
+    ProcessView::of(pid, &threads)
 }

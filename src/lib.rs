@@ -181,7 +181,7 @@ pub mod internal {
     #[cfg(feature = "cli")]
     pub mod ctl {
         pub use crate::top::ctl::{
-            Command, LONGEST_QUESTION, Look, Request, Response, VERSION, receive, receive_question, send,
+            Command, LONGEST_QUESTION, Request, Response, TextStyle, VERSION, receive, receive_question, send,
         };
     }
 
@@ -219,7 +219,7 @@ pub mod internal {
         pub use crate::allocators::Family;
         pub use crate::base::addr::{FunctionId, ImageId, ProcessId, StackId, TaskId};
         pub use crate::event::{Call, Definition, Event, EventKind, EventSink, Preexisting, TICK_NS};
-        pub use crate::saved::replay::{Ending, Moment, Part, Replay, Wanted};
+        pub use crate::saved::replay::{Ending, Moment, Replay, ReplayOptions, TracePart};
         pub use crate::trace::{
             FORMAT, TraceMode, fxt, metadata, process_koid, process_of, reader, recorder, task_of, thread_koid,
             vocabulary, writer,

@@ -25,7 +25,7 @@ mod recorded;
 mod scripts;
 
 pub use early::EarlyNames;
-pub use lookup::Patience;
+pub use lookup::LookupWait;
 
 use lookup::Lookup;
 use nameslog::{Logging, NamesLog};
@@ -51,7 +51,7 @@ pub struct KnownNames {
     asked_packages: FxHashMap<PathBuf, Option<String>>,
     warnings: Vec<String>,
     /// How long they are waited for. None: for ever, and signals are somebody else's.
-    patience: Option<Patience>,
+    patience: Option<LookupWait>,
     /// All that was said, if that is to be kept.
     log: Option<NamesLog>,
     /// Lines of source that were looked at.
@@ -62,7 +62,7 @@ pub struct KnownNames {
 
 impl KnownNames {
     /// None yet; signals end the looking up.
-    pub fn with(patience: Patience) -> Self {
+    pub fn with(patience: LookupWait) -> Self {
         Self { patience: Some(patience), ..Self::default() }
     }
 
@@ -88,7 +88,7 @@ impl KnownNames {
 
     /// The signal that ended the looking up, if one did.
     pub fn ended_by(&self) -> Option<i32> {
-        self.patience.as_ref().and_then(Patience::ended_by)
+        self.patience.as_ref().and_then(LookupWait::ended_by)
     }
 }
 
@@ -204,7 +204,7 @@ fn identity(module: &ModuleRecord, recorded: bool) -> Option<(ModuleId, Identity
 
 /// What a profile is made for, and where names are looked for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted<'a> {
+pub struct NamingOptions<'a> {
     /// Whether a check will judge it.
     pub check: bool,
     /// Whether the process is traced on.
@@ -230,7 +230,7 @@ pub struct Wanted<'a> {
 }
 
 /// Gives a recording its names.
-pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut KnownNames) -> Profile {
+pub fn build_profile(recording: Recording, wanted: NamingOptions<'_>, known: &mut KnownNames) -> Profile {
     let session = recording.image_session();
     let doubtful_sizes = recording.doubtful_sizes();
     let process = recording.process;
@@ -369,12 +369,12 @@ pub fn build_profile(recording: Recording, wanted: Wanted<'_>, known: &mut Known
     profile
 }
 
-const NO_TEST_RAN: &str = "no test was seen to begin: none was chosen, or the tests run in other processes";
+const NO_TEST_RAN: &str = "heaptrace saw no test begin: none was chosen, or the tests run in other processes";
 
 fn no_framework() -> String {
     format!(
-        "no test framework was found in the program ({KNOWN} are known, by their symbols, which `strip` takes away): for others, \
-         run each test in a process of its own, without --per-test"
+        "heaptrace found no test framework in the program (it knows {KNOWN}, by their symbols, which `strip` removes): \
+         with another framework, run each test in a process of its own, without --per-test"
     )
 }
 
@@ -388,11 +388,11 @@ pub fn circumstances(recording: &Recording) -> Completeness {
         let has_run = !tests.tally.tests.is_empty();
         match (has_run, tests.has_framework) {
             (true, _) if tests.untold > 0 => {
-                Some(format!("a test was not reported ({} times), the warnings say why", tests.untold))
+                Some(format!("heaptrace could not report a test ({} times); the warnings say why", tests.untold))
             }
             (true, _) => None,
             (false, true) if tests.untold == 0 => Some(NO_TEST_RAN.to_owned()),
-            (false, true) => Some("no test could be reported, the warnings say why".to_owned()),
+            (false, true) => Some("heaptrace could report no test; the warnings say why".to_owned()),
             (false, false) => Some(no_framework()),
         }
     });
@@ -450,7 +450,7 @@ fn loaded_module(module: &ModuleRecord) -> LoadedModule {
     }
 }
 
-fn symbolizer(modules: &[ModuleRecord], wanted: Wanted<'_>, root: PathBuf) -> Symbolizer {
+fn symbolizer(modules: &[ModuleRecord], wanted: NamingOptions<'_>, root: PathBuf) -> Symbolizer {
     let search = Search::new(wanted.debug_dirs, None, wanted.sysroot.map(Path::to_owned), root);
     let search = Search { servers: wanted.servers.cloned(), ..search };
     let mut symbolizer = Symbolizer::new(search);

@@ -43,6 +43,7 @@ pub mod value;
 /// How the profile came to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Mode {
     /// `heaptrace run`: from the first instruction.
     Run,
@@ -72,6 +73,7 @@ impl Mode {
 /// How the program ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Exit {
     /// By exit, with this status (0–255).
     Code(i32),
@@ -394,6 +396,7 @@ pub struct Children {
 /// What became of a followed process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Seen {
     /// It called the allocator, and that was recorded.
     Recorded,

@@ -12,7 +12,7 @@ use crate::base::engine::EngineChoice;
 use crate::base::glob::Selection;
 use crate::event::Generation;
 use crate::heap::leaks::ScanOptions;
-use crate::naming::{self, KnownNames, Wanted};
+use crate::naming::{self, KnownNames, NamingOptions};
 use crate::profile::Profile;
 use crate::profile::check::CheckRules;
 use crate::session::{self, LeakScan, OwnSuppressions, Recording, SessionError, Settings, Target};
@@ -65,7 +65,7 @@ enum Failure {
     Session(#[from] SessionError),
     #[error("could not start the tracer thread: {0}")]
     Thread(std::io::Error),
-    #[error("the tracer thread broke down")]
+    #[error("the tracer thread panicked")]
     Panic,
 }
 
@@ -142,14 +142,14 @@ impl Profiler {
             }
         }
         let circumstances = naming::circumstances(&recording);
-        let wanted = Wanted { check: true, ..self.wanted() };
+        let wanted = NamingOptions { check: true, ..self.wanted() };
         let mut profile = naming::build_profile(recording, wanted, &mut KnownNames::default());
         rules.judge(&mut profile, &circumstances);
         Ok(profile)
     }
 
-    fn wanted(&self) -> Wanted<'_> {
-        Wanted { symbolize: self.symbolize, debug_dirs: &self.debug_dirs, ..Wanted::default() }
+    fn wanted(&self) -> NamingOptions<'_> {
+        NamingOptions { symbolize: self.symbolize, debug_dirs: &self.debug_dirs, ..NamingOptions::default() }
     }
 
     fn trace(

@@ -96,13 +96,13 @@ pub use interim::LiveSnapshot;
 pub use leakrecord::LeakScan;
 pub use modulerecord::ModuleRecord;
 pub use nearend::NearEnd;
-pub use period::Told;
+pub use period::ReportedTotals;
 #[cfg(test)]
 pub use prospect::JumpIneligible;
 pub use prospect::{EngineForecast, prospect_of};
 pub use recording::Recording;
 pub use recording::StreamEnd;
-pub use requests::{Answer, Requests, Wish};
+pub use requests::{Answer, RequestKind, Requests};
 pub use settings::{Settings, Target, new_session_id};
 pub use space::OwnSuppressions;
 pub use traced::Traced;
@@ -143,7 +143,7 @@ pub struct Session {
     detaching: usize,
     /// Drives the draining of what the jump engine records.
     ticker: Ticker,
-    /// Who wants a heap whose blocks from before the attach are not told yet.
+    /// Who waits for a heap whose blocks from before the attach the readers still lack.
     postponed: Vec<Request>,
     /// A launched program at its first stop, before its first instruction.
     unstarted: Option<(Launched, Stopped)>,

@@ -213,7 +213,7 @@ fn resolve_module(
 }
 
 fn shortened(place: &Path) -> String {
-    format!("{} was shortened while it was read: names are incomplete", place.display())
+    format!("{} became shorter while heaptrace read it: names are incomplete", place.display())
 }
 
 /// What was found of a module.

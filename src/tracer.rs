@@ -72,7 +72,7 @@ pub enum TracerError {
     },
     /// Something else was reported of the task while it was to do something for us: its end, mostly. That is to be
     /// handled now.
-    #[error("task {tid} did something else: {status:?}")]
+    #[error("task {tid} stopped for another reason: {status:?}")]
     Overtaken {
         /// The task.
         tid: i32,
@@ -80,13 +80,13 @@ pub enum TracerError {
         status: status::WaitStatus,
     },
     /// The task, or another one of its process, filters its system calls (seccomp): one of ours may end it.
-    #[error("task {tid} filters its system calls (seccomp), where one more may end the program")]
+    #[error("task {tid} filters its system calls (seccomp): one more call may end the program")]
     Filtered {
         /// The task.
         tid: i32,
     },
     /// The program has ended while a copy of its memory was read.
-    #[error("process {pid} has ended while a copy of its memory was read")]
+    #[error("process {pid} ended while heaptrace read a copy of its memory")]
     EndedMeanwhile {
         /// The process.
         pid: i32,
@@ -119,9 +119,9 @@ pub enum TracerError {
     },
     /// /proc shows another pid namespace than the one heaptrace lives in, or nothing: ids there mean other processes.
     #[error(
-        "/proc {}: heaptrace needs the one of its own pid namespace. Mount it (`mount -t proc proc /proc`; for unshare, add \
-         --mount-proc)",
-        if *mounted { "is that of another pid namespace, where ids mean other processes" } else { "is not mounted" }
+        "/proc {}: heaptrace needs that of its own pid namespace. Mount it (`mount -t proc proc /proc`; for unshare, \
+         add --mount-proc)",
+        if *mounted { "belongs to another pid namespace, where process ids mean other processes" } else { "is not mounted" }
     )]
     ForeignProc {
         /// Whether there is one at all.
@@ -138,7 +138,7 @@ pub enum TracerError {
         source: io::Error,
     },
     /// The write succeeded, but the bytes read back differ: another agent writes there, or the kernel forbids it.
-    #[error("process {pid} does not keep what is written to its code at {addr}")]
+    #[error("what heaptrace writes to the code of process {pid} at {addr} does not stay there")]
     NotKept {
         /// The process.
         pid: i32,
@@ -168,7 +168,7 @@ pub enum TracerError {
         owner: u32,
     },
     /// The second unwinder can't be had.
-    #[error("could not load libunwind: {why}. {remedy}, or leave --unwinder libunwind out")]
+    #[error("could not load libunwind: {why}. {remedy}, or omit --unwinder libunwind")]
     NoLibunwind {
         /// What is missing, or forbids it.
         why: String,
@@ -188,8 +188,8 @@ pub enum TracerError {
 /// What to tell of a folder for control sockets that is another user's.
 fn planted(folder: &Path, owner: u32) -> String {
     format!(
-        "{} belongs to another user (id {owner}), so that no control socket can be there: remove it, or start heaptrace with \
-         $TMPDIR set to a folder of your own",
+        "{} belongs to another user (uid {owner}), so heaptrace can't make a control socket there: remove it, or start \
+         heaptrace with $TMPDIR set to a folder of your own",
         folder.display()
     )
 }

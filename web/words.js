@@ -91,7 +91,7 @@ export function sentences(data, nameOf) {
     say('plain', `Allocated ${bytesText(totals.bytes_allocated)}`, `in ${plural(totals.allocations, 'block')}${share('allocated')}`, { view: 'flame', col: 'allocated', mode: 'icicle' });
   }
   if (words.resident) say('plain', 'Resident', words.resident.replace(/^Resident: /, ''), { view: 'about' });
-  if (totals.allocations === 0 && totals.live_blocks === 0) say('plain', 'No allocation was seen', 'the figures below say what was looked at', { view: 'about' });
+  if (totals.allocations === 0 && totals.live_blocks === 0) say('plain', 'heaptrace saw no allocation', 'the figures below say what it watched', { view: 'about' });
   return found;
 }
 

@@ -29,7 +29,7 @@ pub enum Hook {
 
 /// What a framework tells at a [`Hook`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum HookEvent {
     /// The function runs the test of this name.
     Runs(String),
     /// Tests, each with the function that it is.
@@ -68,20 +68,20 @@ pub fn told(
     arguments: &[u64; 6],
     memory: &mut dyn ReadMemory,
     begins_function: &mut dyn FnMut(Addr) -> bool,
-) -> Option<Told> {
+) -> Option<HookEvent> {
     let [first, second, third, ..] = arguments.map(Addr);
     match hook {
         Hook::GoogleTest => {
             // `const std::string test_suite_name_, name_`, from version 1.0 on (`test_case_name_` before 1.10)
             let (suite, size) = std_string(first, memory)?;
             let (name, _) = std_string(first.add(size), memory)?;
-            Some(Told::Runs(format!("{suite}.{name}")))
+            Some(HookEvent::Runs(format!("{suite}.{name}")))
         }
         // Totals come back by a pointer that comes first, `this` is the second argument
-        Hook::CatchCase => std_string(third, memory).map(|(name, _)| Told::Runs(name)),
+        Hook::CatchCase => std_string(third, memory).map(|(name, _)| HookEvent::Runs(name)),
         Hook::CatchHandle => {
             let info = Addr(memory.read_u64(third)?);
-            std_string(info, memory).map(|(name, _)| Told::Runs(name))
+            std_string(info, memory).map(|(name, _)| HookEvent::Runs(name))
         }
         Hook::Doctest => doctest(first, memory, begins_function),
         Hook::Libtest => libtest(first, second.0, memory, begins_function),
@@ -137,7 +137,7 @@ fn name(bytes: Vec<u8>) -> Option<String> {
 
 /// A `doctest::detail::TestCase`: file (before version 2.4.5 a pointer, then an object of 24 bytes), line, pointers to
 /// name, suite and description, five flags, a count, a time, the function, all at multiples of 8 bytes.
-fn doctest(at: Addr, memory: &mut dyn ReadMemory, begins_function: &mut dyn FnMut(Addr) -> bool) -> Option<Told> {
+fn doctest(at: Addr, memory: &mut dyn ReadMemory, begins_function: &mut dyn FnMut(Addr) -> bool) -> Option<HookEvent> {
     const FILE_SIZES: [u64; 2] = [24, 8];
     let function_behind = |file: u64| at.add(file + 8 + 3 * 8 + 8 + 8 + 8);
     FILE_SIZES.into_iter().find_map(|file| {
@@ -152,7 +152,7 @@ fn doctest(at: Addr, memory: &mut dyn ReadMemory, begins_function: &mut dyn FnMu
             Some(suite) => format!("{suite}: {name}"),
             None => name,
         };
-        Some(Told::Tests(vec![(function, full)]))
+        Some(HookEvent::Tests(vec![(function, full)]))
     })
 }
 
@@ -170,7 +170,7 @@ fn libtest(
     count: u64,
     memory: &mut dyn ReadMemory,
     begins_function: &mut dyn FnMut(Addr) -> bool,
-) -> Option<Told> {
+) -> Option<HookEvent> {
     let count = usize::try_from(count).ok().filter(|_| (1..=MAX_TESTS).contains(&count))?;
     let mut pointers = vec![0; count * 8];
     if memory.read(slice, &mut pointers) < pointers.len() {
@@ -198,7 +198,7 @@ fn libtest(
         tests.iter().map(path).collect::<Option<Vec<String>>>()
     })?;
     let functions = tests.iter().filter_map(|words| words.get(function).copied().map(Addr));
-    Some(Told::Tests(merged(functions.zip(names).collect())))
+    Some(HookEvent::Tests(merged(functions.zip(names).collect())))
 }
 
 /// The path of a function, as in `module::tests::works`.

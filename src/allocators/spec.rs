@@ -59,7 +59,7 @@ pub enum SpecError {
         key: String,
     },
     /// A value that is not one of the six register arguments (or `ret`, for the result).
-    #[error("'{value}' in '{spec}' is no argument; write arg1 to arg6{}", if *.ret { " or ret" } else { "" })]
+    #[error("'{value}' in '{spec}' is not an argument; write arg1 to arg6{}", if *.ret { " or ret" } else { "" })]
     BadArgument {
         /// The whole text.
         spec: String,

@@ -114,8 +114,8 @@ fn wrong_declarations_are_refused_with_the_reason() {
         assert!(matches!(alloc(empty), SpecError::EmptyName(_)), "{empty}");
     }
     assert_eq!(text("f:sise=arg1"), "unknown key 'sise' in 'f:sise=arg1'; known are size, count, old, result");
-    assert_eq!(text("f:size=arg7"), "'arg7' in 'f:size=arg7' is no argument; write arg1 to arg6");
-    assert_eq!(text("f:result=rax"), "'rax' in 'f:result=rax' is no argument; write arg1 to arg6 or ret");
+    assert_eq!(text("f:size=arg7"), "'arg7' in 'f:size=arg7' is not an argument; write arg1 to arg6");
+    assert_eq!(text("f:result=rax"), "'rax' in 'f:result=rax' is not an argument; write arg1 to arg6 or ret");
     for bad in ["f:size=arg0", "f:size=arg10", "f:size=2", "f:size=", "f:size=ret", "f:size=arg1é"] {
         assert!(matches!(alloc(bad), SpecError::BadArgument { .. }), "{bad}");
     }

@@ -220,6 +220,7 @@ pub struct Histograms {
 
 /// What is wrong with a call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[non_exhaustive]
 pub enum FindingKind {
     /// A block was freed twice.
     DoubleFree,

@@ -84,17 +84,17 @@ impl Condition {
                 let percent = number(percent.unwrap_or(value)).filter(|percent| *percent < 100.0);
                 Threshold::Absolute(percent.ok_or_else(|| error("the pressure is a number from 0 to 100"))?)
             }
-            (Quantity::Rate, Some(_)) => return Err(error("a rate is no share of the memory")),
+            (Quantity::Rate, Some(_)) => return Err(error("a rate can't be a share of the memory")),
             (_, Some(percent)) => {
                 let percent = number(percent).filter(|percent| *percent <= 100.0);
                 Threshold::OfMemory(percent.ok_or_else(|| error("a share is a number from 0 to 100"))?)
             }
             (Quantity::Rate, None) => {
                 let bytes = value.strip_suffix("/s").ok_or_else(|| error("a rate ends in /s"))?;
-                Threshold::Absolute(size(bytes).ok_or_else(|| error("this is no number of bytes"))?)
+                Threshold::Absolute(size(bytes).ok_or_else(|| error("this is not a number of bytes"))?)
             }
             (Quantity::Rss | Quantity::Live, None) => {
-                Threshold::Absolute(size(value).ok_or_else(|| error("this is no number of bytes"))?)
+                Threshold::Absolute(size(value).ok_or_else(|| error("this is not a number of bytes"))?)
             }
         };
         Ok(Self { quantity, threshold })

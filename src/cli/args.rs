@@ -35,7 +35,7 @@ Examples:
       Several times faster in virtual machines, if the program has one thread."
 )]
 pub(super) struct RunArguments {
-    /// The program and its arguments. The first word that is no option ends heaptrace's own options
+    /// The program and its arguments. The first word that is not an option ends heaptrace's own options
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     pub(super) command: Vec<OsString>,
 
@@ -52,10 +52,10 @@ pub(super) struct PerturbArguments {
     /// Report how much of its blocks the program never writes
     ///
     /// The program runs with the fill of glibc's malloc (GLIBC_TUNABLES: glibc.malloc.perturb, and
-    /// glibc.malloc.tcache_count=0, as blocks of the threads' caches are not filled), and so do its children. What
-    /// still holds it at the end of a block when that is given back, or at the end of the program, was never written.
-    /// Nothing is known of calloc's blocks, nor of those of another allocator. Each byte of a block is touched
-    /// so: the program takes more memory and more time, and is seen by `--engine trap`.
+    /// glibc.malloc.tcache_count=0, as blocks of the threads' caches are not filled), and so do its children. Bytes at
+    /// the end of a block that still hold the fill when the program frees the block, or ends, were never written.
+    /// calloc's blocks and those of another allocator are not part of this. The fill touches each byte of a block: the
+    /// program takes more memory and more time, and it runs on `--engine trap`.
     #[arg(long, conflicts_with_all = ["sample_interval", "max_overhead"], help_heading = "Tracing")]
     pub(super) perturb: bool,
 }
@@ -63,8 +63,8 @@ pub(super) struct PerturbArguments {
 /// Profile a running process, then leave it as it was
 ///
 /// No thread is stopped to attach. Tracing ends with --duration, Ctrl-C, or the process itself; the process then goes
-/// on with its code as it was before. Only what is allocated meanwhile is known: "live" means allocated since attach
-/// and not freed yet.
+/// on with its code as it was before. heaptrace knows only what is allocated meanwhile: "live" means allocated since
+/// attach and not yet freed.
 ///
 /// Attaching needs the rights of a debugger: your own process and kernel.yama.ptrace_scope 0, or root. `heaptrace
 /// doctor` says what is missing.
@@ -86,18 +86,18 @@ pub(super) struct AttachArguments {
     #[arg(value_name = "PID", group = "target", allow_negative_numbers = true, value_parser = values::pid)]
     pub(super) pid: Option<i32>,
 
-    /// Process id, for those used to gdb's way
+    /// Process id, as gdb takes it
     #[arg(short = 'p', long = "pid", value_name = "PID", group = "target", allow_negative_numbers = true, value_parser = values::pid)]
     pub(super) pid_option: Option<i32>,
 
-    /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
+    /// The only process whose executable or argv[0] has this basename
     #[arg(long, value_name = "NAME", group = "target")]
     pub(super) by_name: Option<String>,
 
     /// Wait until a process of that name starts, unless there is one already
     ///
-    /// Of several, the oldest that nobody traces is taken. Copies that a process makes of itself by fork don't count
-    /// while it lives.
+    /// Of several, heaptrace takes the oldest that has no tracer. Copies that a process makes of itself by fork don't
+    /// count while it lives.
     #[arg(long, help_heading = "Tracing")]
     pub(super) wait: bool,
 
@@ -107,18 +107,18 @@ pub(super) struct AttachArguments {
     #[arg(long, help_heading = "Tracing")]
     pub(super) again: bool,
 
-    /// Before letting go, report which of the blocks allocated meanwhile can't be reached any more
+    /// Before letting go, report which of the blocks allocated meanwhile can no longer be reached
     ///
     /// The process stands still for a moment for this.
     #[arg(long, help_heading = "Tracing")]
     pub(super) leaks_at_end: bool,
 
-    /// Look for the blocks that are there already, in the allocator's own structures (glibc, musl, mimalloc, jemalloc)
+    /// Find the blocks that already exist, in the allocator's own structures (glibc, musl, mimalloc, jemalloc)
     ///
-    /// The report lists them as `[before attach]`, by size: live totals are whole, and their frees are seen as such.
-    /// The process stands still to be copied, for some hundredths of a second, and runs on while the copy is read.
-    /// Where it can't be copied it stands while it is read itself, about a second for a GiB of small blocks, and the
-    /// summary says so.
+    /// The report lists them as `[before attach]`, by size: live totals are complete, and heaptrace recognizes their
+    /// frees. The process stands still while heaptrace copies it, for some hundredths of a second, and runs on while
+    /// heaptrace reads the copy. If it can't be copied, it stands still while heaptrace reads it, about a second for a
+    /// GiB of small blocks, and the summary says so.
     #[arg(long, help_heading = "Tracing")]
     pub(super) existing: bool,
 
@@ -131,12 +131,12 @@ pub(super) struct AttachArguments {
 /// Checks the kernel's settings, really traces a child for a moment, measures what a stop costs here, and looks for
 /// debug files. The exit status is 0 if programs can be profiled here, else 1.
 ///
-/// With PID, also which engine would see that process, and why, as far as that can be seen from outside; and whether
-/// a heaptrace that was killed, together with its guardian, has left breakpoints in it. Nothing is
-/// changed there: `heaptrace attach` takes them out before it begins.
+/// With PID, it also says which engine would record that process, and why, as far as that shows from outside; and
+/// whether a heaptrace that was killed together with its guardian has left breakpoints in it. It changes nothing there:
+/// `heaptrace attach` removes them before it begins.
 #[derive(Args, Debug)]
 pub(super) struct DoctorArguments {
-    /// A process to look at, too
+    /// A process to inspect, too
     #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(super) pid: Option<i32>,
 
@@ -156,10 +156,10 @@ pub(super) struct ProfileArguments {
 
     /// Shell command to run for each finished file, whose path is in $HEAPTRACE_FILE
     ///
-    /// It runs when the file is written, of a series (--profile-every) while the program runs on; $HEAPTRACE_FROM and
-    /// $HEAPTRACE_UNTIL say what time the file is of, in seconds since 1970. Its output goes to stderr. If it fails
-    /// heaptrace says so, and exits with 125 if the program gave 0. When the tracing is over, heaptrace waits for it up
-    /// to 30 seconds; Ctrl-C ends it.
+    /// It runs when the file is complete; in a series (--profile-every) the program runs on meanwhile. $HEAPTRACE_FROM
+    /// and $HEAPTRACE_UNTIL hold the time that the file covers, in seconds since 1970. Its output goes to stderr. If it
+    /// fails, heaptrace says so, and exits with 125 if the program exited with 0. When the tracing is over, heaptrace
+    /// waits for it up to 30 seconds; Ctrl-C ends it.
     #[arg(long, value_name = "CMD", help_heading = "Output")]
     pub(super) on_profile: Option<OsString>,
 
@@ -168,21 +168,20 @@ pub(super) struct ProfileArguments {
 
     /// Columns of pprof files
     ///
-    /// `sampler` are the six of Fuchsia's memory_sampler, `go` the four of Go's heap profiles; `all` has both, and the
-    /// peak.
+    /// `sampler`: the six of Fuchsia's memory_sampler. `go`: the four of Go's heap profiles. `all`: both, and the peak.
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
     pub(super) pprof_columns: PprofColumns,
 
-    /// Read no source files: .html files have no text of theirs, and types that only they name stay unknown
+    /// Read no source files: .html files lack their text, and types that only source files name stay unknown
     ///
-    /// Those whose names look like secrets are never read.
+    /// heaptrace never reads source files whose names look like secrets.
     #[arg(long, help_heading = "Output")]
     pub(super) no_source: bool,
 
     /// What .svg, .folded and .txt files show, and .html at first: live, peak, allocated, freed or temporary
     ///
-    /// Without it what was live at the peak of a run, and what is live in a process that was attached to; in a .txt all
-    /// of them. An empty one gives way to the next that is not. pprof files hold all, but temporary.
+    /// The default is peak for a run and live for an attached process; a .txt shows all of them. An empty column gives
+    /// way to the next one that is not. pprof files hold all but temporary.
     #[arg(long, value_name = "VALUE", value_parser = values::value(), help_heading = "Output")]
     pub(super) value: Option<Value>,
 
@@ -192,9 +191,9 @@ pub(super) struct ProfileArguments {
 
     /// Trace child processes, too: none, or all of the tree. `-f` alone means all
     ///
-    /// Every process gets a profile of its own where the name of the file has a %p (the default has), if it has called
-    /// the allocator; files with other names hold one profile of all. heaptrace then waits for all processes of the
-    /// tree, and exits with the status of the first. (A program that replaces itself by exec is followed in any case.)
+    /// If the file's name has a %p (the default has), each process that called the allocator gets a profile of its own;
+    /// files with other names hold one profile of all. heaptrace then waits for all processes of the tree, and exits
+    /// with the status of the first. (A program that replaces itself by exec is followed in any case.)
     #[arg(
         short = 'f',
         long,
@@ -211,7 +210,7 @@ pub(super) struct ProfileArguments {
 
     /// With -f, record only these executables: a name, or a path if it has a slash, with * and ?; repeatable
     ///
-    /// The others of the tree run without probes of the allocator; their children are followed.
+    /// The other programs of the tree run without probes; their children are followed.
     #[arg(long, value_name = "GLOB", help_heading = "Processes")]
     pub(super) only: Vec<String>,
 
@@ -235,8 +234,8 @@ pub(super) struct ProfileArguments {
 
     /// A signal that pauses collecting, and resumes it, when heaptrace (not the program) gets it: USR1 or USR2
     ///
-    /// In a pause allocations are not recorded, but the ends of recorded blocks are. `heaptrace ctl PID pause` does the
-    /// same.
+    /// In a pause heaptrace does not record allocations, but it records frees of blocks that it knows. `heaptrace ctl
+    /// PID pause` does the same.
     #[arg(long, value_name = "SIGNAL", value_parser = values::user_signal(), help_heading = "Tracing")]
     pub(super) toggle_signal: Option<UserSignal>,
 
@@ -246,21 +245,20 @@ pub(super) struct ProfileArguments {
     /// How calls of the allocator are intercepted: auto, trap or jump
     ///
     /// `trap` puts a breakpoint at each entry and return of the allocator's functions: the thread stops at each. `jump`
-    /// lets code of heaptrace's run in the program, which records the call and its stack without a stop, at a fraction
-    /// of the price; it adds 154 MiB of address space to the program; only what is used takes memory. Programs
-    /// in which that can't be done are seen by `trap`, and the summary says why. `auto` begins with `trap`, and goes
-    /// over to `jump` when stops have taken a fifth of the program's time, over 2 ms of it: most short programs never
-    /// get there.
+    /// runs heaptrace's code in the program, which records the call and its stack without a stop, at a fraction of the
+    /// cost. It adds 154 MiB of address space to the program, and takes memory only for what it uses. In programs where
+    /// `jump` can't run, heaptrace uses `trap`, and the summary says why. `auto` begins with `trap`, and changes to
+    /// `jump` when stops have taken a fifth of the program's time, and over 2 ms: most short programs never get there.
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = values::engine, help_heading = "Tracing")]
     pub(super) engine: EngineChoice,
 
     /// Record a sample: one byte in BYTES on average, with the block that it lies in (512k; 0: every block)
     ///
     /// Each byte is equally likely to be picked, and a block counts as often as it stands for, so that the figures are
-    /// right on average; the summary says how far they can be off. The number of allocations and their bytes are
-    /// counted besides, and exact. In busy programs, a call that is not picked takes some nanoseconds (see --engine);
-    /// with `--engine trap` the program stops at every call all the same, and only the walks of the stacks are saved.
-    /// A sample can't show leaks and errors.
+    /// right on average; the summary says how far they can be off. heaptrace also counts the allocations and their
+    /// bytes exactly. In busy programs, a call that is not picked takes some nanoseconds (see --engine); with `--engine
+    /// trap` the program still stops at every call, and sampling saves only the stack walks. A sample can't show leaks
+    /// and errors.
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::size, help_heading = "Tracing")]
     pub(super) sample_interval: u64,
 
@@ -296,28 +294,28 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "SPEC", help_heading = "Tracing")]
     pub(super) free_fn: Vec<String>,
 
-    /// Record what the program maps by itself, too: mmap without a file, munmap, mremap, brk and sbrk
+    /// Record what the program itself maps, too: mmap without a file, munmap, mremap, brk and sbrk
     ///
     /// As allocations of their own, in whole pages, whether touched or not; their functions and the pprof label
     /// `family` distinguish them from blocks. What an allocator maps for its blocks does not count, and neither do
-    /// files. System calls that a program makes without the C library's functions are not seen. Stacks of threads are
-    /// among them, as the C library maps those. They are no candidates for leaks.
+    /// files. heaptrace does not see system calls that a program makes without the C library's functions. The mappings
+    /// include the stacks of threads, as the C library maps those. They never count as leaks.
     #[arg(long, help_heading = "Tracing")]
     pub(super) mmap: bool,
 
     /// Show the functions of Python programs, with their files and lines, in place of the interpreter's loop
     ///
     /// For CPython 3.8 to 3.13: read from outside at each call of the allocator, and only where the interpreter's own
-    /// structures prove which functions run; elsewhere the native frame stays. Such a program is seen by `--engine
-    /// trap`, which stops it at each call. Python's own allocator takes small objects from arenas, which are mapped:
+    /// structures prove which functions run; elsewhere the native frame stays. Such a program runs on `--engine trap`,
+    /// which stops it at each call. Python's own allocator takes small objects from arenas, which are mapped:
     /// PYTHONMALLOC=malloc shows each object.
     #[arg(long, help_heading = "Tracing")]
     pub(super) python: bool,
 
     /// Share one CPU with the program as long as it has one thread
     ///
-    /// Each stop then costs far less, above all in virtual machines. The program can see it in its CPU affinity, which
-    /// is why it has to be asked for.
+    /// Each stop then costs far less, above all in virtual machines. It is not the default, as the program can see it
+    /// in its CPU affinity.
     #[arg(long, help_heading = "Tracing")]
     pub(super) pin: bool,
 
@@ -345,9 +343,9 @@ pub(super) struct ProfileArguments {
     #[arg(long, value_name = "DIR", help_heading = "Symbols")]
     pub(super) sysroot: Option<PathBuf>,
 
-    /// Fetch debug files that are not there from the servers in $DEBUGINFOD_URLS
+    /// Fetch missing debug files from the servers in $DEBUGINFOD_URLS
     ///
-    /// When tracing has ended, by the program debuginfod-find (Debian package debuginfod), which keeps what it fetches
+    /// When tracing has ended, heaptrace runs debuginfod-find (Debian package debuginfod), which keeps what it fetches
     /// in ~/.cache/debuginfod_client. The servers learn the build ids of the program and its libraries.
     #[arg(long, help_heading = "Symbols")]
     pub(super) debuginfod: bool,

@@ -26,7 +26,7 @@ pub struct LeaksOptions {
     pub explain: Option<Addr>,
     /// Answer with report.json.
     pub json: bool,
-    /// How many places are shown.
+    /// How many sites to show.
     pub top: Option<usize>,
     /// Whether to colour the answer.
     pub color: When,
@@ -34,11 +34,11 @@ pub struct LeaksOptions {
 
 /// Classify the live blocks of a process
 ///
-/// Asks the `heaptrace run` or `heaptrace attach` that traces the process, of the same user. Where nobody traces it,
-/// looks from outside, in programs with the malloc of glibc, musl, mimalloc or jemalloc: then it lists blocks by size,
-/// as nobody knows where they were allocated. The process stands still for a moment, once; the answer says how long.
-/// Blocks that can't be reached any more are leaks. In a process that was attached to, blocks from before the attach
-/// are unknown; their memory counts as reachable, so that no leak is invented.
+/// Asks the `heaptrace run` or `heaptrace attach` that traces the process, of the same user. If no heaptrace traces it,
+/// reads it from outside, in programs with the malloc of glibc, musl, mimalloc or jemalloc; then it lists blocks by
+/// size, as their stacks are unknown. The process stands still once, for a moment; the answer says how long. Blocks
+/// that can no longer be reached are leaks. In an attached process, blocks from before the attach are unknown; their
+/// memory counts as reachable, so heaptrace reports no false leaks.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace leaks [OPTIONS] PID\n       heaptrace leaks [OPTIONS] --by-name NAME\n       heaptrace leaks [OPTIONS] --core CORE [PROGRAM]",
@@ -59,14 +59,14 @@ pub(super) struct LeaksArguments {
     #[arg(value_name = "PID", conflicts_with = "by_name", value_parser = values::pid_or_file)]
     what: Option<PidOrFile>,
 
-    /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
+    /// The only process whose executable or argv[0] has this basename
     #[arg(long, value_name = "NAME")]
     by_name: Option<String>,
 
     #[command(flatten)]
     core: CoreArguments,
 
-    /// Show only what has grown since the last scan of this process: places of lost blocks, and of reachable ones
+    /// Show only what has grown since the last scan of this process: sites of lost blocks, and of reachable ones
     #[arg(long, conflicts_with = "core")]
     increased: bool,
 
@@ -74,11 +74,11 @@ pub(super) struct LeaksArguments {
     #[arg(long, value_name = "ADDR", value_parser = values::address)]
     explain: Option<Addr>,
 
-    /// Print report.json instead of text; of a process that nobody traces, what docs/heap.md describes
+    /// Print report.json instead of text; for a process that no heaptrace traces, the JSON that docs/heap.md describes
     #[arg(long)]
     json: bool,
 
-    /// How many places are shown
+    /// How many sites to show
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     top: Option<u16>,
 
@@ -138,7 +138,7 @@ pub enum Order {
 
 /// Give an order to the heaptrace that traces a process
 ///
-/// Only the same user and root may. The tracer is found by the process that it traces.
+/// Only the same user and root may do so. heaptrace finds the tracer by the process that it traces.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace ctl PID ORDER\n       heaptrace ctl --by-name NAME ORDER",
@@ -154,11 +154,11 @@ Examples:
       set in all processes."
 )]
 pub(super) struct CtlArguments {
-    /// Process id, and what its tracer is to do: pause, resume, detach, or mark NAME
+    /// Process id, and the order for its tracer: pause, resume, detach, or mark NAME
     #[arg(value_name = "PID ORDER", required = true, num_args = 1..=3)]
     words: Vec<String>,
 
-    /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
+    /// The only process whose executable or argv[0] has this basename
     #[arg(long, value_name = "NAME")]
     by_name: Option<String>,
 }

@@ -49,13 +49,12 @@ pub type LeakKinds = [bool; 4];
 /// inside do, or such with a tag in their upper 16 bits), reachable. The report goes to stderr; no file is written
 /// unless -o asks for one.
 ///
-/// Errors are wrong frees: of what was freed before, was never allocated, or is allocated by another family of
-/// functions, with another size or another alignment. heaptrace does not look at what the program does with the memory
-/// itself: writes beyond a block's end, use after free and uninitialised memory are for AddressSanitizer or Memcheck to
-/// find.
+/// Errors are wrong frees: of a block that was already freed, was never allocated, or was allocated by another family
+/// of functions, with another size or another alignment. heaptrace does not check what the program does with the memory
+/// itself: AddressSanitizer and Memcheck find writes beyond a block's end, use after free and uninitialised memory.
 ///
 /// Exit status: the program's own if it failed (128+N for signal N); 23 for leaks, errors and exceeded budgets; 124 if
-/// its time was up; 125 if heaptrace could not judge, as allocations were not seen or memory could not be read, and for
+/// --timeout ended it; 125 if heaptrace could not judge, as it missed allocations or could not read memory, and for
 /// wrong usage; 126 and 127 if the program could not be executed or was not found; else 0.
 #[derive(Args, Debug)]
 #[command(
@@ -76,7 +75,7 @@ Examples:
       Counts every live block as a leak, and shows what still points to those that cache_insert allocated."
 )]
 pub(super) struct CheckArguments {
-    /// The program and its arguments. The first word that is no option ends heaptrace's own options
+    /// The program and its arguments. The first word that is not an option ends heaptrace's own options
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 
@@ -108,16 +107,16 @@ pub(super) struct CheckArguments {
     /// Known leaks and errors to hide: a file of `leak:PATTERN` lines (LeakSanitizer) or Valgrind's suppressions;
     /// repeatable
     ///
-    /// The files that $LSAN_OPTIONS names (`suppressions=FILE`) and the program's own `__lsan_default_suppressions` are
-    /// read, too.
+    /// heaptrace also reads the files that $LSAN_OPTIONS names (`suppressions=FILE`) and the program's own
+    /// `__lsan_default_suppressions`.
     #[arg(long, value_name = "FILE", help_heading = "Judgement")]
     suppressions: Vec<PathBuf>,
 
-    /// Count leaks of libraries that are known, too: what GL drivers, fontconfig, GLib and others allocate once and
-    /// keep, and what an allocator has for itself
+    /// Count known leaks of libraries, too: what GL drivers, fontconfig, GLib and others allocate once and keep, and
+    /// what an allocator keeps for itself
     ///
-    /// Otherwise the report sums them up as `known: N bytes`, and they don't fail the check. A place that has lost more
-    /// than 32 blocks counts in any case.
+    /// Otherwise the report sums them up as `known: N bytes`, and they don't fail the check. A site that has lost more
+    /// than 32 blocks always counts.
     #[arg(long, help_heading = "Judgement")]
     no_known_leaks: bool,
 
@@ -127,11 +126,11 @@ pub(super) struct CheckArguments {
 
     /// An earlier report (-o x.json, x.json.gz): only leaks and errors that it does not have count
     ///
-    /// They are compared by the names of the functions on their stacks, so that the report of an older build will do.
+    /// heaptrace compares them by the names of the functions on their stacks, so the report of an older build will do.
     #[arg(long, value_name = "FILE", help_heading = "Judgement")]
     baseline: Option<PathBuf>,
 
-    /// Leaks up to so many bytes are no failure; with -f, in each process
+    /// Leaks of at most this many bytes do not fail the check; with -f, in each process
     #[arg(long, value_name = "BYTES", value_parser = values::size, help_heading = "Judgement")]
     max_leaked_bytes: Option<u64>,
 
@@ -149,8 +148,8 @@ pub(super) struct CheckArguments {
 
     /// End the program after this time: 30, 30s, 500ms, 1m
     ///
-    /// It is sent SIGTERM, its memory is read when it ends, and the exit status is 124, as with timeout(1). If it lives
-    /// on for 5 seconds more, its memory is read as it stands and it is killed.
+    /// heaptrace sends it SIGTERM, reads its memory when it ends, and exits with 124, as timeout(1) does. If it lives
+    /// for 5 more seconds, heaptrace reads its memory as it stands and kills it.
     #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Judgement")]
     timeout: Option<Duration>,
 
@@ -171,13 +170,13 @@ pub(super) struct CheckArguments {
     /// Report what each test of a test program leaked, kept, allocated and had at its peak
     ///
     /// heaptrace sees tests begin and end by functions of GoogleTest, Catch2, doctest or Rust's own framework. A block
-    /// is that of the test in which it was allocated, and a test fails if some of its blocks are leaked at the end of
+    /// belongs to the test in which it was allocated, and a test fails if some of its blocks are leaked at the end of
     /// the program.
     #[arg(long, help_heading = "Judgement", conflicts_with = "follow_forks")]
     per_test: bool,
 
-    /// Fail if the peak, the allocations or what is kept of a test have grown by more than this since the baseline: 5%,
-    /// or 1MiB (which says nothing of allocations); repeatable, each counts
+    /// Fail if a test's peak, its allocations or what it keeps have grown by more than this since the baseline: 5%, or
+    /// 1MiB (not for allocations); repeatable, each limit counts
     #[arg(
         long,
         value_name = "LIMIT",
@@ -191,10 +190,10 @@ pub(super) struct CheckArguments {
     #[arg(long, help_heading = "Judgement")]
     github: bool,
 
-    /// What pointers into the inside of a block are worth: possible (Memcheck) or reachable (LeakSanitizer)
+    /// The class of blocks to which only inner pointers lead: possible (Memcheck) or reachable (LeakSanitizer)
     ///
-    /// Those that std::string, new[], multiple inheritance, Rust's Arc, Rc and HashMap make count as pointers to the
-    /// start in any case.
+    /// Inner pointers of std::string, new[], multiple inheritance, and Rust's Arc, Rc and HashMap always count as
+    /// pointers to the start.
     #[arg(
         long,
         value_name = "WHAT",

@@ -4,7 +4,7 @@ use super::args::ProfileArguments;
 use super::{ProfileOptions, Refusal, Verbosity, When, formats, resolve_profile, values};
 use crate::export::Value;
 use crate::export::{Format, PprofColumns};
-use crate::saved::replay::{Moment, Part, ThreadChoice};
+use crate::saved::replay::{Moment, ThreadChoice, TracePart};
 use clap::{Args, Parser};
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub struct ConvertOptions {
     /// The trace.
     pub trace: PathBuf,
     /// Which part of it.
-    pub part: Part,
+    pub part: TracePart,
     /// Whose allocations and frees; None: those of all threads.
     pub thread: Option<ThreadChoice>,
     /// What goes to standard output.
@@ -29,8 +29,8 @@ pub struct ConvertOptions {
 /// Make a profile of a trace
 ///
 /// A trace that `--trace FILE.fxt` has written holds every allocation and free of a run. Without more options the
-/// profile is that of the run itself. Names come from the trace; what was traced with --no-symbolize gets them here, if
-/// the files of the program are there: only those with the build ids in the trace are used.
+/// profile is that of the run itself. Names come from the trace. A trace made with --no-symbolize gets its names here,
+/// if the files of the program are there: heaptrace uses only files with the build ids in the trace.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace convert [OPTIONS] TRACE",
@@ -63,18 +63,17 @@ pub(super) struct ConvertArguments {
 
     /// Columns of pprof files
     ///
-    /// `sampler` are the six of Fuchsia's memory_sampler, `go` the four of Go's heap profiles; `all` has both, and the
-    /// peak.
+    /// `sampler`: the six of Fuchsia's memory_sampler. `go`: the four of Go's heap profiles. `all`: both, and the peak.
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns(), help_heading = "Output")]
     pprof_columns: PprofColumns,
 
-    /// No text of source files in .html files; those whose names look like secrets are never in there
+    /// Leave the text of source files out of .html files; heaptrace never includes files whose names look like secrets
     #[arg(long, help_heading = "Output")]
     no_source: bool,
 
     /// Which column .svg, .folded and .txt show: live, peak, allocated, freed or temporary
     ///
-    /// An empty one gives way to the next. Without it: peak, of a part of the trace what is live at its end.
+    /// An empty column gives way to the next. The default is peak; for a part of the trace, what is live at its end.
     #[arg(long, value_name = "VALUE", value_parser = values::value(), help_heading = "Output")]
     value: Option<Value>,
 
@@ -84,15 +83,15 @@ pub(super) struct ConvertArguments {
 
     /// The heap at this time after the beginning: 12.5s, 500ms, 1m; or at a mark: @NAME
     ///
-    /// What happened later is left out, and so are processes that had ended by then. Marks are set by `heaptrace ctl
-    /// PID mark NAME` and --mark-on-signal; where several have the name, the first one counts.
+    /// The profile leaves out what happened later, and processes that had ended by then. `heaptrace ctl PID mark NAME`
+    /// and --mark-on-signal set marks; if several have the same name, the first one counts.
     #[arg(long, value_name = "TIME|@MARK", conflicts_with_all = ["from", "to"], value_parser = values::moment, help_heading = "Part")]
     at: Option<Moment>,
 
     /// Only what happens from this time, or mark, on
     ///
-    /// The live columns are then what was allocated since and is live at the end, or at --to; what was allocated and
-    /// deallocated is what was so in between.
+    /// The live columns then hold what was allocated since and is live at the end, or at --to; the allocated and freed
+    /// columns hold what happened in between.
     #[arg(long, value_name = "TIME|@MARK", value_parser = values::moment, help_heading = "Part")]
     from: Option<Moment>,
 
@@ -119,7 +118,7 @@ pub(super) struct ConvertArguments {
     #[arg(long, value_name = "DIR", help_heading = "Symbols")]
     sysroot: Option<PathBuf>,
 
-    /// Fetch debug files that are not there from the servers in $DEBUGINFOD_URLS
+    /// Fetch missing debug files from the servers in $DEBUGINFOD_URLS
     #[arg(long, help_heading = "Symbols")]
     debuginfod: bool,
 
@@ -149,16 +148,16 @@ pub(super) fn resolve(
 ) -> Result<ConvertOptions, Refusal> {
     let usage = |text: &str| Refusal::Usage(format!("{text}\n"));
     let part = match (arguments.at, arguments.from, arguments.to) {
-        (Some(at), ..) => Part::At(at),
+        (Some(at), ..) => TracePart::At(at),
         (None, Some(Moment::Time(from)), Some(Moment::Time(to))) if to <= from => {
             return Err(usage("--to must be later than --from"));
         }
-        (None, None, None) => Part::Whole,
-        (None, from, to) => Part::Window(from.unwrap_or(Moment::Time(0)), to),
+        (None, None, None) => TracePart::Whole,
+        (None, from, to) => TracePart::Window(from.unwrap_or(Moment::Time(0)), to),
     };
     let to_stdout = arguments.output.iter().any(|output| output == Path::new(STDOUT));
     let stdout = match (to_stdout, arguments.format) {
-        (true, None) => return Err(usage("`-o -` has no name that says a format: choose one with --format")),
+        (true, None) => return Err(usage("`-o -` does not name a format: choose one with --format")),
         (true, format) => format,
         (false, _) => None,
     };
@@ -192,5 +191,5 @@ pub fn whole(trace: &Path, debug_path: impl Iterator<Item = PathBuf>) -> Result<
     let mut profile = resolve_profile(defaults.profile, debug_path)?;
     profile.outputs.clear();
     profile.verbosity = Verbosity::Quiet;
-    Ok(ConvertOptions { trace: trace.to_owned(), part: Part::Whole, thread: None, stdout: None, profile })
+    Ok(ConvertOptions { trace: trace.to_owned(), part: TracePart::Whole, thread: None, stdout: None, profile })
 }

@@ -16,11 +16,11 @@ pub struct CoreTarget {
 
 #[derive(Args, Debug)]
 pub(super) struct CoreArguments {
-    /// Look at a core file instead of a process; PROGRAM is what was executed, if it is not where the core says
+    /// Read a core file instead of a process; PROGRAM is the executable, if it is not where the core says
     #[arg(long, value_name = "CORE", conflicts_with = "by_name")]
     core: Option<PathBuf>,
 
-    /// Where the files are that the core's process had mapped: a copy of that machine's file system
+    /// The folder with the files that the core's process had mapped: a copy of that machine's file system
     #[arg(long, value_name = "DIR", requires = "core")]
     sysroot: Option<PathBuf>,
 }

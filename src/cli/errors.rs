@@ -41,7 +41,7 @@ fn explain(error: &clap::Error) -> Option<String> {
 
 fn explain_command(word: &str) -> Option<String> {
     let is_program = Program::new(OsStr::new(word), &[], []).is_ok();
-    is_program.then(|| format!("`{word}` is no command of heaptrace; did you mean `heaptrace run {word}`?\n"))
+    is_program.then(|| format!("`{word}` is not a command of heaptrace; did you mean `heaptrace run {word}`?\n"))
 }
 
 /// A command or an option that may have been meant. clap has its own suggestions, by Jaro's similarity, which finds

@@ -74,12 +74,11 @@ pub struct HeapOptions {
     pub color: When,
 }
 
-/// Show what fills the memory of a process that nobody has traced
+/// Show what fills the memory of a process that heaptrace has not traced
 ///
 /// Walks the allocator's own structures (glibc's malloc, musl's, mimalloc's, jemalloc's) and the kernel's tables of
 /// pages: live blocks, what was freed and still takes memory, what malloc_trim(0) would give back, the program's own
-/// mappings, stacks, files. Nothing need have been installed in the process. It stands still for a moment; the answer
-/// says how long.
+/// mappings, stacks, files. The process needs no preparation. It stands still for a moment; the answer says how long.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace heap [OPTIONS] PID\n       heaptrace heap [OPTIONS] --by-name NAME\n       heaptrace heap [OPTIONS] FILE.heap\n       heaptrace heap [OPTIONS] --core CORE [PROGRAM]",
@@ -106,7 +105,7 @@ pub(super) struct HeapArguments {
     #[arg(value_name = "PID|FILE", conflicts_with = "by_name", value_parser = values::pid_or_file)]
     what: Option<PidOrFile>,
 
-    /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
+    /// The only process whose executable or argv[0] has this basename
     #[arg(long, value_name = "NAME")]
     by_name: Option<String>,
 
@@ -119,8 +118,8 @@ pub(super) struct HeapArguments {
 
     /// Have the process call malloc_trim(0), and report what that gave back
     ///
-    /// One of its threads that sleeps makes the call, while no thread holds a lock of malloc. Where there is no such
-    /// moment, heaptrace says so and calls nothing: try again then.
+    /// A sleeping thread of the process makes the call, while no thread holds a lock of malloc. If there is no such
+    /// moment, heaptrace says so and calls nothing: then try again.
     #[arg(long, conflicts_with_all = ["no_stop", "core"])]
     trim: bool,
 
@@ -130,27 +129,27 @@ pub(super) struct HeapArguments {
 
     /// Show what one variable, or the block at an address, retains, as a tree
     ///
-    /// A variable by its name, as its module's symbols have it, without arguments; an address in hex, 0x first,
-    /// anywhere in the block.
+    /// Name a variable as its module's symbols do, without arguments; give an address in hex, 0x first, anywhere in the
+    /// block.
     #[arg(long, value_name = "SYMBOL|ADDRESS", conflicts_with_all = ["json", "trim"])]
     of: Option<String>,
 
     /// Keep all that was found in a file: `heaptrace heap FILE` reads it, `heaptrace diff` compares two
     ///
-    /// Addresses, sizes, types, pointers and holders; of what blocks hold only the beginnings of equal texts that the
-    /// report shows.
+    /// The file holds addresses, sizes, types, pointers and holders; of the blocks' contents, only the beginnings of
+    /// equal texts that the report shows.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
-    /// Show and save no text out of the process's memory: not what equal texts begin with
+    /// Show and save no text from the process's memory: leave out the beginnings of equal texts
     #[arg(long)]
     no_text: bool,
 
     /// Do not read types and names of members from the debug information of the program and its libraries
     ///
-    /// They are carried along pointers, from variables and from blocks whose types are known. Debug information is read
-    /// before the process stands still, which takes a second for each 100 MB or so; what it says is followed in the
-    /// copy, or, where there is none, while the process stands.
+    /// heaptrace follows types along pointers, from variables and from blocks whose types are known. It reads debug
+    /// information before the process stands still, which takes about a second for each 100 MB, and follows the
+    /// pointers in the copy of the process, or, if there is none, while the process stands still.
     #[arg(long)]
     no_types: bool,
 

@@ -50,7 +50,7 @@ pub(super) struct OccasionArguments {
     /// rss>2GiB: resident memory of all traced processes; rss>90%: of the memory limit of the control group
     /// (memory.max), or else of the machine's memory. live>1GiB, live>50%: live bytes of the heap. rate>100MiB/s:
     /// allocated in the last second. psi>20: memory pressure, in percent of the last ten seconds, of the control group
-    /// or the machine. A condition fires anew when it has ended clearly, by 5 %.
+    /// or the machine. A condition can fire again once its value is 5 % below the limit.
     #[arg(long, value_name = "EXPR", value_parser = Condition::parse, help_heading = "Snapshots")]
     snapshot_when: Vec<Condition>,
 
@@ -75,8 +75,9 @@ pub(super) struct OccasionArguments {
 
     /// At the end, write only blocks that were allocated since this mark and are live then, or at --until
     ///
-    /// Marks are set by `heaptrace ctl PID mark NAME` and --mark-on-signal; of several with one name the latest counts.
-    /// If it was not set, heaptrace says which ones were, writes all blocks, and exits with 125 if the program gave 0.
+    /// `heaptrace ctl PID mark NAME` and --mark-on-signal set marks; of several with one name the latest counts. If the
+    /// mark was not set, heaptrace lists those that were, writes all blocks, and exits with 125 if the program exited
+    /// with 0.
     #[arg(long, value_name = "MARK", value_parser = values::mark, help_heading = "Snapshots")]
     since: Option<MarkName>,
 

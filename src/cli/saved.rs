@@ -62,7 +62,7 @@ pub(super) struct ReportArguments {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Show all calls as a tree, from the outermost function on
+    /// Show all calls as a tree, starting at the outermost function
     #[arg(long, group = "view")]
     tree: bool,
 
@@ -70,20 +70,20 @@ pub(super) struct ReportArguments {
     #[arg(long, value_name = "FUNCTION", group = "view")]
     callers: Option<String>,
 
-    /// Show whom this function calls, as a tree
+    /// Show what this function calls, as a tree
     #[arg(long, value_name = "FUNCTION", group = "view")]
     callees: Option<String>,
 
     /// Show sums by function, file, module, thread or type
     ///
-    /// The types of the objects in the blocks are known where the functions or the lines that allocate them say it.
+    /// heaptrace knows the types of the objects in blocks where the functions or the lines that allocate them name a
+    /// type.
     #[arg(long, value_name = "WHAT", group = "view", value_parser = values::by())]
     by: Option<By>,
 
     /// Which amounts: live, peak, allocated, freed or temporary
     ///
-    /// Without it those that the profile is about: at the peak of a run that has ended, live of a process that lived
-    /// on.
+    /// The default is what the profile is about: peak for a run that has ended, live for a process that lived on.
     #[arg(long, value_name = "VALUE", value_parser = values::value())]
     value: Option<Value>,
 
@@ -118,7 +118,7 @@ pub(super) struct SavedFilesArguments {
     #[arg(long, value_name = "SET", default_value = "all", value_parser = values::pprof_columns())]
     pprof_columns: PprofColumns,
 
-    /// No text of source files in .html files; those whose names look like secrets are never in there
+    /// Leave the text of source files out of .html files; heaptrace never includes files whose names look like secrets
     #[arg(long)]
     no_source: bool,
 }
@@ -128,7 +128,7 @@ impl SavedFilesArguments {
         let Self { output, format, pprof_columns, no_source } = self;
         if format.is_none() && output.iter().any(|path| path.as_os_str() == "-") {
             return Err(Refusal::Usage(
-                "`-o -` (standard output) needs --format, as it has no name to say it\n".to_owned(),
+                "`-o -` (standard output) needs --format, as it has no name that ends in a format\n".to_owned(),
             ));
         }
         if output.is_empty() && format.is_some() {
@@ -177,8 +177,8 @@ pub struct ViewOptions {
 
 /// Show a saved profile in a browser
 ///
-/// FILE is what `heaptrace report` reads, or a page (-o NAME.html). The page is kept in ~/.cache/heaptrace, and its
-/// path printed, for browsers on another machine. $BROWSER is asked first, then xdg-open.
+/// FILE is what `heaptrace report` reads, or a page (-o NAME.html). heaptrace keeps the page in ~/.cache/heaptrace, and
+/// prints its path, for browsers on another machine. It tries $BROWSER first, then xdg-open.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -191,11 +191,11 @@ pub(super) struct ViewArguments {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Have `go tool pprof -http=:` show it, or pprof
+    /// Show it with `go tool pprof -http=:`, or with pprof
     #[arg(long)]
     pprof: bool,
 
-    /// No text of source files in the page; those whose names look like secrets are never in there
+    /// Leave the text of source files out of the page; heaptrace never includes files whose names look like secrets
     #[arg(long, conflicts_with = "pprof")]
     no_source: bool,
 }
@@ -253,8 +253,8 @@ impl Eq for DiffOptions {}
 ///
 /// Parts of one session: what was allocated and freed adds up; what is live comes from the newest part, the peak from
 /// the part with the largest. Different sessions: everything adds up; the peak is then an upper bound, as the single
-/// ones need not have been at one moment. The order of the files makes no difference, and merged files can be merged
-/// again. Memory grows with the number of different stacks, not with that of files.
+/// peaks need not have been at the same moment. The order of the files makes no difference, and merged files can be
+/// merged again. The memory that merging takes grows with the number of different stacks, not of files.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace merge [OPTIONS] -o OUTPUT FILE...",
@@ -277,11 +277,11 @@ pub(super) struct MergeArguments {
     #[command(flatten)]
     output: SavedFilesArguments,
 
-    /// Of memory_sampler's files, one that is the last of its process; repeatable
+    /// One of memory_sampler's files that is the last of its process; repeatable
     #[arg(long = "final", value_name = "FILE")]
     finals: Vec<PathBuf>,
 
-    /// Add files up that were sampled differently, or not at all: all amounts are estimates then
+    /// Add up files that were sampled differently, or not at all: all amounts are then estimates
     ///
     /// heaptrace's files have estimates anyway. memory_sampler's count each sampled block once, and don't say how many
     /// stand for it: BYTES is its sampling interval (`kSamplingIntervalBytes` in its source).
@@ -303,10 +303,10 @@ pub(super) struct MergeArguments {
 
 /// Show what has changed from one saved profile, or heap, to another
 ///
-/// Compares the sums of each stack. Stacks are the same if their functions have the same names, so that builds compare
-/// whose addresses and lines differ. A and B are what `heaptrace report` reads; or both what `heaptrace heap --save`
-/// has written, which are compared by type and holder, and block by block if they are of one process. The exit status
-/// is 23 if B has grown by more than --fail-if-grown allows, else 0.
+/// Compares the sums of each stack. Stacks are the same if their functions have the same names, so builds compare even
+/// if their addresses and lines differ. A and B are files that `heaptrace report` reads; or two files that `heaptrace
+/// heap --save` has written, which compare by type and holder, and block by block if they are of one process. The exit
+/// status is 23 if B has grown by more than --fail-if-grown allows, else 0.
 #[derive(Args, Debug)]
 #[command(after_long_help = "\
 Examples:
@@ -329,11 +329,11 @@ pub(super) struct DiffArguments {
 
     /// What to compare: live, peak, allocated, freed or temporary
     ///
-    /// Without it the peak, if both are of runs that have ended, else what is live.
+    /// The default is peak if both are of runs that have ended, else live.
     #[arg(long, value_name = "VALUE", value_parser = values::value())]
     value: Option<Value>,
 
-    /// How many stacks are shown of each kind of change; of heaps, how many types and holders
+    /// How many stacks to show of each kind of change; for heaps, how many types and holders
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     top: Option<u16>,
 
@@ -346,7 +346,7 @@ pub(super) struct DiffArguments {
     fail_if_grown: Vec<GrowthLimit>,
 
     /// File to write; repeatable: .html (a page with what has grown in red), .pb.gz, .pb, .folded (before and after,
-    /// for difffolded's kin), .md, .json or .txt; of heaps the last three
+    /// for difffolded's kin), .md, .json or .txt; for heaps only the last three
     ///
     /// `-o -` is standard output, and needs --format.
     #[arg(short, long, value_name = "FILE")]

@@ -14,10 +14,10 @@ const MIN_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct SeriesArguments {
     /// Write a profile of each period of this length: 1h, 10m, 30s
     ///
-    /// Each file -o NAME.%i.pb.gz holds what was allocated and freed in its period, and what is live at its end; sites
-    /// where nothing happened and nothing lives are left out. The last one is written at the end of the program or the
-    /// tracing, whatever ended it. Names without %i get a profile of the whole time, at the end. Example: `heaptrace
-    /// attach --profile-every 1h --keep 24 -o heap.%i.pb.gz PID`
+    /// Each file -o NAME.%i.pb.gz holds what was allocated and freed in its period, and what is live at its end; it
+    /// leaves out sites where nothing happened and nothing is live. heaptrace writes the last one at the end of the
+    /// program or the tracing, whatever ended it. Names without %i get a profile of the whole time, at the end.
+    /// Example: `heaptrace attach --profile-every 1h --keep 24 -o heap.%i.pb.gz PID`
     #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Series")]
     pub(super) profile_every: Option<Duration>,
 
@@ -25,7 +25,7 @@ pub(super) struct SeriesArguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Series")]
     pub(super) profile_every_allocs: Option<u64>,
 
-    /// At least so much time lies between two parts (1s)
+    /// The shortest time between two parts (1s)
     #[arg(long, value_name = "TIME", value_parser = values::duration, help_heading = "Series")]
     pub(super) min_interval: Option<Duration>,
 }

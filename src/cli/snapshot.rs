@@ -51,7 +51,7 @@ impl SnapshotOptions {
 /// Write what is live in a traced process now
 ///
 /// Asks the heaptrace that traces the process (`heaptrace run` or `attach`); the process runs on meanwhile. All blocks
-/// in the files were live at one and the same moment. With -f, a child can be asked for alone.
+/// in the files were live at the same moment. With -f, PID can be a child.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace snapshot [OPTIONS] PID\n       heaptrace snapshot [OPTIONS] --by-name NAME",
@@ -74,7 +74,7 @@ pub(super) struct SnapshotArguments {
     #[arg(value_name = "PID", group = "snapshot_target", value_parser = values::pid)]
     pid: Option<i32>,
 
-    /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
+    /// The only process whose executable or argv[0] has this basename
     #[arg(long, value_name = "NAME", group = "snapshot_target")]
     by_name: Option<String>,
 
@@ -103,8 +103,8 @@ pub(super) struct SnapshotArguments {
 
     /// Write what the blocks hold, too: a file for each block in a new folder, named after its address, and index.tsv
     ///
-    /// The process runs on meanwhile: the index marks blocks that were freed before they had been read. 100,000 blocks
-    /// at most; --since chooses some. The folder is for its owner alone.
+    /// The process runs on meanwhile: the index marks blocks that were freed before heaptrace had read them. The limit
+    /// is 100,000 blocks; --since chooses some. Only its owner can read the folder.
     #[arg(long, value_name = "DIR")]
     contents: Option<PathBuf>,
 

@@ -152,7 +152,7 @@ fn negative_values_are_refused_as_values() {
     }
     for words in ["attach -5", "attach -p -5", "attach --pid=-5"] {
         let text = usage(words);
-        assert!(text.contains("`-5` is no process id") && !text.contains("tip:"), "{words}: {text}");
+        assert!(text.contains("`-5` is not a process id") && !text.contains("tip:"), "{words}: {text}");
     }
 }
 

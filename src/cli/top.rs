@@ -42,10 +42,11 @@ pub struct TopOptions {
 
 /// Watch the heap of a running process: what is live, what grows, who allocates
 ///
-/// Asks the heaptrace that traces the process (`heaptrace run` or `attach`), and leaves it as it is. Where nobody
+/// Asks the heaptrace that traces the process (`heaptrace run` or `attach`), and leaves it as it is. If no heaptrace
 /// traces it, attaches, as `heaptrace attach` does, and lets the process go at the end; then "live" means allocated
-/// since and not freed yet. The screen has what is live and how fast it allocates, as pictures over time, and the sites
-/// that come first. The ? key explains the keys. Growth counts from the beginning, or from the last mark (m).
+/// since and not yet freed. The screen shows what is live and how fast the process allocates, as graphs over time, and
+/// the first sites by the chosen order. The ? key explains the keys. Growth counts from the beginning, or from the last
+/// mark (m).
 #[derive(Args, Debug)]
 #[command(
     override_usage = "heaptrace top [OPTIONS] PID\n       heaptrace top [OPTIONS] --by-name NAME",
@@ -66,11 +67,11 @@ pub(super) struct TopArguments {
     #[arg(value_name = "PID", group = "top_target", value_parser = values::pid)]
     pid: Option<i32>,
 
-    /// The only process whose executable, or whose own name for itself (argv[0]), has this basename
+    /// The only process whose executable or argv[0] has this basename
     #[arg(long, value_name = "NAME", group = "top_target")]
     by_name: Option<String>,
 
-    /// How often to look: 100ms to 60s
+    /// The time between two updates: 100ms to 60s
     #[arg(long, value_name = "TIME", value_parser = values::duration, default_value = "1s")]
     every: Duration,
 
@@ -79,11 +80,11 @@ pub(super) struct TopArguments {
     #[arg(long, value_name = "COLUMN", value_parser = values::order(), default_value = "live")]
     sort: Order,
 
-    /// Print each look instead of drawing it; also where the output is no terminal
+    /// Print each update instead of drawing it; also if the output is not a terminal
     #[arg(short, long)]
     batch: bool,
 
-    /// End after so many looks
+    /// End after this many updates
     #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     samples: Option<u64>,
 
@@ -91,19 +92,19 @@ pub(super) struct TopArguments {
     #[arg(long, value_name = "N", default_value_t = ROWS, value_parser = clap::value_parser!(u16).range(1..))]
     top: u16,
 
-    /// If nobody traces the process yet: look for the blocks that are there already (see `heaptrace help attach`)
+    /// If no heaptrace traces the process yet: find the blocks that already exist (see `heaptrace help attach`)
     #[arg(long, help_heading = "Tracing")]
     existing: bool,
 
-    /// If nobody traces it yet: how calls are intercepted, auto, trap or jump (see `heaptrace help attach`)
+    /// If no heaptrace traces it yet: how to intercept calls, auto, trap or jump (see `heaptrace help attach`)
     #[arg(long, value_name = "ENGINE", default_value = "auto", value_parser = values::engine, help_heading = "Tracing")]
     engine: EngineChoice,
 
-    /// If nobody traces it yet: record a sample, one byte in BYTES on average; 0: every block
+    /// If no heaptrace traces it yet: record a sample, one byte in BYTES on average; 0: every block
     #[arg(long, value_name = "BYTES", default_value = "0", hide_default_value = true, value_parser = values::size, help_heading = "Tracing")]
     sample_interval: u64,
 
-    /// If nobody traces it yet: sample so that recording takes at most PERCENT of the program's CPU time (3%)
+    /// If no heaptrace traces it yet: sample so that recording takes at most PERCENT of the program's CPU time (3%)
     #[arg(long, value_name = "PERCENT", value_parser = values::permille, help_heading = "Tracing")]
     max_overhead: Option<u32>,
 

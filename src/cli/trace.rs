@@ -20,9 +20,9 @@ pub struct TraceOptions {
 pub(super) struct TraceArguments {
     /// Record each allocation, free and realloc to FILE.fxt or, compressed, FILE.fxt.zst
     ///
-    /// With time, thread, size, address and stack, in the Fuchsia trace format: Perfetto's UI shows it,
-    /// docs/trace.md describes it. With -f all processes are in one file. Until it is whole, the file is called
-    /// FILE.part. Example: `heaptrace run --trace app.fxt.zst ./app`.
+    /// With time, thread, size, address and stack, in the Fuchsia trace format: Perfetto's UI shows it, docs/trace.md
+    /// describes it. With -f all processes are in one file. Until it is complete, the file is called FILE.part.
+    /// Example: `heaptrace run --trace app.fxt.zst ./app`.
     #[arg(long, value_name = "FILE", help_heading = "Event trace")]
     pub(super) trace: Option<PathBuf>,
 
@@ -42,7 +42,7 @@ pub(super) struct TraceArguments {
 
     /// The limit of a oneshot or circular trace (64MiB)
     ///
-    /// Names, and what is known of the processes at their ends, are written last and come on top.
+    /// Names and the final facts about the processes come last, on top of the limit.
     #[arg(long, value_name = "SIZE", value_parser = values::size, requires = "trace", help_heading = "Event trace")]
     pub(super) trace_size: Option<u64>,
 }

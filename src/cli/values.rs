@@ -134,7 +134,7 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     match number.parse::<f64>() {
         // More digits than a double holds make no difference for a limit.
         Ok(parts) if parts >= 0.0 && shift > 0 && parts < 1e9 => Ok((parts * f64::from(1u32 << shift)).round() as u64),
-        _ => Err("it is no number of bytes".to_owned()),
+        _ => Err("it is not a number of bytes".to_owned()),
     }
 }
 
@@ -171,7 +171,7 @@ pub(super) fn user_signal() -> impl TypedValueParser<Value = UserSignal> {
 /// An address in hexadecimal, with or without 0x.
 pub(super) fn address(text: &str) -> Result<Addr, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
-    u64::from_str_radix(digits, 16).map(Addr).map_err(|_| format!("`{text}` is no hexadecimal address"))
+    u64::from_str_radix(digits, 16).map(Addr).map_err(|_| format!("`{text}` is not a hexadecimal address"))
 }
 
 /// A process, or a file.
@@ -204,7 +204,7 @@ pub(super) fn pid(text: &str) -> Result<i32, String> {
     text.parse().ok().filter(|&pid| pid > 0).ok_or_else(|| {
         let is_name = text.contains(|c: char| c.is_alphabetic());
         let advice = if is_name { format!("; did you mean `--by-name {text}`?") } else { String::new() };
-        format!("`{text}` is no process id{advice}")
+        format!("`{text}` is not a process id{advice}")
     })
 }
 

@@ -6,7 +6,7 @@ use super::{lost, print, tell, use_color};
 use crate::cli::{CtlOptions, LeaksOptions, LeaksTarget, Order};
 use crate::export::escape::{Json, lines};
 use crate::export::summary::SummaryOptions;
-use crate::top::ctl::{self, Command, Look, ProtocolError, Request, Response};
+use crate::top::ctl::{self, Command, ProtocolError, Request, Response, TextStyle};
 use crate::tracer::control;
 use crate::tracer::socket::{self, AskError, TracerOf};
 use anyhow::{Context, anyhow, bail};
@@ -20,10 +20,10 @@ const PATIENCE_FOR_LEAKS: Duration = Duration::from_secs(300);
 /// How long it may take to carry out an order.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// After this time without an answer the user is told.
+/// After this time without an answer heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// How often to look whether a process has been let go, of which the kernel sends no word.
+/// How often to look whether a process has been let go: the kernel does not report that.
 const POLL: Duration = Duration::from_millis(5);
 
 /// Asks the tracer which blocks are lost, and prints its answer; where nobody traces the process, looks from outside.
@@ -49,14 +49,14 @@ pub fn leaks(options: &LeaksOptions) -> anyhow::Result<u8> {
             let told = lost::tell_lost(pid, options, color);
             // a tracer outside of this container keeps others away, and can't be seen from here
             return if contained {
-                told.context("if it is traced from outside of this container, ask there")
+                told.context("if it is traced from outside this container, ask there")
             } else {
                 told
             };
         }
         asked => asked?,
     };
-    let text = ask(&mut tracer, pid, command, Look { top: options.top, color, width }, PATIENCE_FOR_LEAKS)?;
+    let text = ask(&mut tracer, pid, command, TextStyle { top: options.top, color, width }, PATIENCE_FOR_LEAKS)?;
     print(&if options.json { report(pid, &text)? } else { lines(&text, color) })?;
     Ok(0)
 }
@@ -74,7 +74,7 @@ pub fn control(options: &CtlOptions) -> anyhow::Result<u8> {
         Order::Detach => Command::Detach,
     };
     let mut tracer = socket::connect_to_tracer_of(pid)?;
-    let asked = ask(&mut tracer, pid, command, Look { top: None, color: false, width: 0 }, TIMEOUT);
+    let asked = ask(&mut tracer, pid, command, TextStyle { top: None, color: false, width: 0 }, TIMEOUT);
     let text = match options.order {
         Order::Detach => wait_until_let_go(&tracer, pid, asked)?,
         Order::Pause | Order::Resume | Order::Mark(_) => asked?,
@@ -101,7 +101,13 @@ fn wait_until_let_go(tracer: &TracerOf, pid: i32, asked: anyhow::Result<String>)
     Ok(asked.unwrap_or_default())
 }
 
-fn ask(tracer: &mut TracerOf, pid: i32, command: Command, look: Look, patience: Duration) -> anyhow::Result<String> {
+fn ask(
+    tracer: &mut TracerOf,
+    pid: i32,
+    command: Command,
+    look: TextStyle,
+    patience: Duration,
+) -> anyhow::Result<String> {
     let limit = command.longest_answer();
     put(tracer, pid, command, look, patience)?;
     tracer.conversation.look_out(waiting(pid, patience, false));
@@ -110,7 +116,7 @@ fn ask(tracer: &mut TracerOf, pid: i32, command: Command, look: Look, patience: 
         Response::Done(text) => Ok(text),
         Response::Failed(reason) => Err(refused(pid, &reason)),
         Response::Snapshot(_) | Response::Top(_) => {
-            bail!("process {pid}: its tracer answers with what was not asked for")
+            bail!("process {pid}: its tracer gave an answer of the wrong kind")
         }
     }
 }
@@ -126,13 +132,13 @@ pub(super) fn waiting(pid: i32, patience: Duration, quiet: bool) -> impl FnMut()
     let mut told = quiet;
     move || {
         if let Some(signal) = control::waiting_request_to_end() {
-            return Err(io::Error::other(format!("given up by {}", control::signal_name(signal))));
+            return Err(io::Error::other(format!("cancelled by {}", control::signal_name(signal))));
         }
         if !told && since.elapsed() >= SILENCE {
             told = true;
             tell(&format!(
-                "waiting up to {} s for the heaptrace that traces process {pid}: it is at work, or answers others first (Ctrl-C \
-                 gives it up)",
+                "waiting up to {} s for the heaptrace that traces process {pid}: it is busy, or answers others first \
+                 (Ctrl-C gives up)",
                 patience.as_secs()
             ));
         }
@@ -145,7 +151,7 @@ pub(super) fn put(
     tracer: &mut TracerOf,
     pid: i32,
     command: Command,
-    look: Look,
+    look: TextStyle,
     patience: Duration,
 ) -> anyhow::Result<()> {
     let request = Request { version: command.version(), pid: tracer.known_as, command, look };
@@ -162,7 +168,7 @@ pub(super) fn refused(pid: i32, reason: &str) -> anyhow::Error {
 
 /// A report.json of another heaptrace, without characters that do something where they are shown.
 fn report(pid: i32, text: &str) -> anyhow::Result<String> {
-    let refused = || format!("what the heaptrace that traces process {pid} answers is no JSON");
+    let refused = || format!("the answer of the heaptrace that traces process {pid} is not JSON");
     serde_json::from_str::<IgnoredAny>(text).with_context(refused)?;
     let mut escaped = Vec::with_capacity(text.len());
     Json(&mut escaped).write_all(text.as_bytes()).with_context(refused)?;

@@ -5,7 +5,7 @@ use super::instances::Instances;
 use super::message;
 use super::progress::{self, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
+use super::supervise::{Schedule, SessionOutputs, Signals, supervise, take_signals};
 use crate::base::progress::Progress;
 use crate::cli::{AttachOptions, AttachTarget, EXIT_OWN_FAILURE, ProfileOptions, Verbosity, Wait};
 use crate::event::Generation;
@@ -27,13 +27,13 @@ pub fn execute(options: &AttachOptions) -> anyhow::Result<u8> {
     let profile = &options.profile;
     let destinations = Destinations::prepare(profile)?.filled_from(Source::Run)?;
     if profile.pin {
-        bail!("--pin is for `heaptrace run`: a process that runs already keeps its CPUs");
+        bail!("--pin is for `heaptrace run`: a process that already runs keeps its CPUs");
     }
     if options.leaks_at_end && profile.sample_interval > 0 {
-        bail!("--leaks-at-end needs every block: without --sample-interval and --max-overhead");
+        bail!("--leaks-at-end needs every block: omit --sample-interval and --max-overhead");
     }
     if options.leaks_at_end && profile.occasions.generation != Generation::default() {
-        bail!("--leaks-at-end is about all blocks: without --since and --until");
+        bail!("--leaks-at-end is about all blocks: omit --since and --until");
     }
     require_every_block(options.existing, profile)?;
     // A declaration that can't be understood is refused before anything is waited for.
@@ -78,7 +78,7 @@ fn trace(
         line.tick(progress.read());
         ControlFlow::Continue(())
     };
-    let wanted = Wanted { profile, series: destinations.series(), passers: destinations.passers() };
+    let wanted = SessionOutputs { profile, series: destinations.series(), passers: destinations.passers() };
     let target = Target::Attach { pid };
     let traced = supervise(target, settings, Schedule::of(profile), Signals::ForUs, &wanted, &progress, tick);
     drop(line);
@@ -168,7 +168,7 @@ fn one_after_the_other(name: &str, options: &AttachOptions, destinations: &Desti
             }
         }
         drop(finished);
-        well &= writer.join().map_err(|_| anyhow!("the thread that writes the profiles broke down"))?;
+        well &= writer.join().map_err(|_| anyhow!("the thread that writes the profiles panicked"))?;
         Ok(status(well))
     })
 }
@@ -205,7 +205,7 @@ pub fn find(target: &AttachTarget) -> Result<i32, ByNameError> {
 /// Both are wanted.
 pub(super) fn require_every_block(existing: bool, profile: &ProfileOptions) -> anyhow::Result<()> {
     if existing && profile.sample_interval > 0 {
-        bail!("--existing needs every block: without --sample-interval and --max-overhead");
+        bail!("--existing needs every block: omit --sample-interval and --max-overhead");
     }
     Ok(())
 }

@@ -99,7 +99,8 @@ impl BinaryStore {
                 if seen.insert(module.path.display().to_string()) {
                     let path = module.path.display();
                     saved.warnings.push(format!(
-                        "{path} was not saved: it has no build id to be found by; link it with -Wl,--build-id (--save-binaries)"
+                        "{path} was not saved: it has no build id by which to find it; link it with -Wl,--build-id \
+                         (--save-binaries)"
                     ));
                 }
                 continue;

@@ -27,16 +27,18 @@ use std::sync::Arc;
 pub fn execute(options: &CheckOptions) -> anyhow::Result<u8> {
     let profile = &options.run.profile;
     if profile.start_paused || profile.delay.is_some() || profile.toggle_signal.is_some() {
-        bail!("check needs to see the program from start to end: without --start-paused, --delay and --toggle-signal");
+        bail!("check needs to see the program from start to end: omit --start-paused, --delay and --toggle-signal");
     }
     if profile.occasions.generation != Generation::default() {
-        bail!("check judges all blocks: without --since and --until");
+        bail!("check judges all blocks: omit --since and --until");
     }
     if profile.sample_interval > 0 {
-        bail!("check needs every block: without --sample-interval and --max-overhead");
+        bail!("check needs every block: omit --sample-interval and --max-overhead");
     }
     if profile.duration.is_some() {
-        bail!("--duration would let the program go unjudged; --timeout ends it, and judges it then");
+        bail!(
+            "--duration would let the program go without a judgement; --timeout ends the program, and judges it then"
+        );
     }
     let destinations = Destinations::prepare(profile)?.filled_from(Source::Check)?;
     let mut rules = Rules::read(options, std::env::var_os("LSAN_OPTIONS"))?;

@@ -16,7 +16,7 @@ use crate::export::leakreport::{CheckReportOptions, LeakScope, LivingLeaksOption
 use crate::export::output::{Outcome, Outputs, Scope};
 use crate::export::summary::{SummaryOptions, summary};
 use crate::export::{ExportOptions, Format, Source};
-use crate::naming::{self, EarlyNames, FIRST, KnownNames, Patience, Wanted};
+use crate::naming::{self, EarlyNames, FIRST, KnownNames, LookupWait, NamingOptions};
 use crate::profile::Profile;
 use crate::profile::check::CheckRules;
 use crate::session::{ModuleRecord, Recording, Settings, Traced};
@@ -40,7 +40,7 @@ pub struct RunOutcome {
     pub unsaved: Vec<SaveError>,
     /// Files for which the user's command failed.
     pub not_passed_on: Vec<HookError>,
-    /// Whether a part of the series or a snapshot could not be written, or passed on, which the user was told then.
+    /// Whether a part of the series or a snapshot could not be written, or passed on; heaptrace has told the user so.
     pub parts_failed: bool,
     /// Functions that the user has declared and that do not exist, in words.
     pub unknown_functions: Vec<String>,
@@ -223,11 +223,7 @@ fn conclude_as(
     drop(modules);
     traced.first.facts.warnings.extend(saved.warnings);
     if traced.all().all(|recording| !recording.facts.selected) {
-        traced
-            .first
-            .facts
-            .warnings
-            .push("no program that was executed is one that --only and --skip choose".to_owned());
+        traced.first.facts.warnings.push("--only and --skip choose none of the programs that were executed".to_owned());
     }
     let interrupted = traced.first.interrupted;
     let unsaved = traced.unsaved;
@@ -243,7 +239,7 @@ fn conclude_as(
     let outputs = &destinations.outputs;
     let servers = destinations.servers.as_ref();
     let tell_slowness: Option<fn(&str)> = (options.verbosity != Verbosity::Quiet).then_some(tell);
-    let mut known = KnownNames::with(Patience::new(tell_slowness, servers));
+    let mut known = KnownNames::with(LookupWait::new(tell_slowness, servers));
     if destinations.trace.is_some() && options.symbolize {
         known.keep_names();
     }
@@ -368,7 +364,7 @@ pub(super) struct Work<'a> {
     pub(super) export: ExportOptions,
     pub(super) known: KnownNames,
     pub(super) judging: Option<&'a Judging<'a>>,
-    /// See [`Wanted::elsewhere`].
+    /// See [`NamingOptions::elsewhere`].
     pub(super) elsewhere: bool,
 }
 
@@ -383,7 +379,7 @@ impl Work<'_> {
     pub(super) fn name(&mut self, recording: Recording) -> Profile {
         let check = self.judging.as_ref().map(|judging| judging.options);
         let explain = check.and_then(|check| check.explain.as_deref());
-        let wanted = Wanted {
+        let wanted = NamingOptions {
             check: check.is_some(),
             explain,
             servers: self.servers,
@@ -394,7 +390,7 @@ impl Work<'_> {
         let mut circumstances = naming::circumstances(&recording);
         let mut profile = naming::build_profile(recording, wanted, &mut self.known);
         if let Some(signal) = self.known.ended_by() {
-            let cause = format!("{} ended the looking up of names, which suppressions need", signal_name(signal));
+            let cause = format!("{} ended the search for names, which suppressions need", signal_name(signal));
             let before = circumstances.not_scanned.take();
             circumstances.not_scanned = Some(before.into_iter().chain([cause]).collect::<Vec<_>>().join("; "));
         }

@@ -58,8 +58,8 @@ impl Contents {
         let bytes = blocks.iter().map(|block| block.size).fold(0, u64::saturating_add);
         if blocks.len() > ctl::MAX_BLOCKS {
             return Err(format!(
-                "--contents writes one file for each block, {} at most, and {} are live: `heaptrace ctl PID mark NAME` and --since NAME \
-                 choose those that were allocated since",
+                "--contents writes one file for each block, at most {}, and {} are live: `heaptrace ctl PID mark NAME` \
+                 and --since NAME choose those allocated since",
                 grouped(ctl::MAX_BLOCKS as u64),
                 grouped(blocks.len() as u64)
             ));
@@ -171,7 +171,7 @@ impl Folder {
         {
             bail!("{shown}: this folder is not empty; name a new one for --contents");
         }
-        let name = path.file_name().with_context(|| format!("{shown}: names no folder"))?;
+        let name = path.file_name().with_context(|| format!("{shown}: does not name a folder"))?;
         let temporary = path.with_file_name(format!(".{}-{}.tmp", name.to_string_lossy(), std::process::id()));
         // What blocks hold may be secret.
         DirBuilder::new().mode(0o700).create(&temporary).with_context(|| format!("{shown}: can't make this folder"))?;
@@ -186,11 +186,11 @@ impl Folder {
     pub(super) fn receive(&self, blocks: u64, limit: u64, from: &mut impl Read) -> anyhow::Result<u64> {
         let mut all = 0u64;
         if blocks > ctl::MAX_BLOCKS as u64 {
-            bail!("the tracer announces {blocks} blocks, more than the {} that may be sent", ctl::MAX_BLOCKS);
+            bail!("the tracer announces {blocks} blocks, more than the {} that it may send", ctl::MAX_BLOCKS);
         }
         for _ in 0..blocks {
             if let Some(signal) = control::waiting_request_to_end() {
-                bail!("given up by {}", control::signal_name(signal));
+                bail!("cancelled by {}", control::signal_name(signal));
             }
             let addr = number(from)?;
             let mut file = OpenOptions::new()
@@ -206,23 +206,23 @@ impl Folder {
                 }
                 all = all.saturating_add(length);
                 if all > limit {
-                    bail!("the tracer sends more than {} of contents", plural(limit, "byte"));
+                    bail!("the tracer sent more than {} of contents", plural(limit, "byte"));
                 }
                 let copied = io::copy(&mut from.take(length), &mut file)
                     .with_context(|| format!("{}: can't write", self.path.display()))?;
                 if copied != length {
-                    bail!("the connection broke in the middle of a block");
+                    bail!("the connection broke inside a block");
                 }
             }
         }
         let length = number(from)?;
         if length > ctl::LONGEST_FILE {
-            bail!("the tracer sends an index of {}", plural(length, "byte"));
+            bail!("the tracer announces an index of {}", plural(length, "byte"));
         }
         let mut index = Vec::new();
         from.take(length).read_to_end(&mut index)?;
         if index.len() as u64 != length {
-            bail!("the connection broke in the middle of the index");
+            bail!("the connection broke inside the index");
         }
         fs::write(self.temporary.join("index.tsv"), index)
             .with_context(|| format!("{}: can't write", self.path.display()))?;
@@ -249,7 +249,7 @@ impl Drop for Folder {
 
 fn number(from: &mut impl Read) -> anyhow::Result<u64> {
     let mut bytes = [0; 8];
-    from.read_exact(&mut bytes).context("the connection broke in the middle of the contents")?;
+    from.read_exact(&mut bytes).context("the connection broke inside the contents")?;
     Ok(u64::from_le_bytes(bytes))
 }
 

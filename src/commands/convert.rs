@@ -9,7 +9,7 @@ use crate::event::EventKind;
 use crate::export::format::Extra;
 use crate::export::{ExportOptions, Format, Source, write};
 use crate::profile::Profile;
-use crate::saved::replay::{Ending, Outcome, Replay, Wanted};
+use crate::saved::replay::{Ending, Outcome, Replay, ReplayOptions};
 use crate::trace::reader::{Item, Reader};
 use crate::tracer::limits;
 use anyhow::{Context, bail};
@@ -97,7 +97,7 @@ pub fn begins_as_trace(mut file: impl Read) -> io::Result<bool> {
 
 fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Result<RunOutcome> {
     let writes = |of: fn(Format) -> bool| destinations.have(of) || options.stdout.is_some_and(of);
-    let wanted = Wanted {
+    let wanted = ReplayOptions {
         part: options.part,
         thread: options.thread.clone(),
         profile_each: destinations.take_processes(),
@@ -114,7 +114,7 @@ fn replay(options: &ConvertOptions, destinations: &Destinations) -> anyhow::Resu
 }
 
 /// Reads the trace from its beginning to its end.
-fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
+fn read(options: &ConvertOptions, wanted: &ReplayOptions) -> anyhow::Result<Outcome> {
     let file = open(&options.trace)?;
     let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|metadata| metadata.len());
     let progress = Progress::new(options, length);
@@ -153,7 +153,8 @@ fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
             progress.tick(count.load(Ordering::Relaxed));
             if limits::is_memory_short() || limits::available_memory().is_some_and(|left| left < MIN_MEMORY) {
                 bail!(
-                    "there is not enough memory for what is live in this trace at byte {}: convert it on a machine with more",
+                    "there is not enough memory for what is live in this trace at byte {}: convert it on a machine \
+                     that has more",
                     reader.offset()
                 );
             }
@@ -174,7 +175,7 @@ fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
             };
             drop(progress);
             tell(&format!(
-                "{shown}: {damage}. From there on nothing is read: {unread}; the profile is of what comes before"
+                "{shown}: {damage}. heaptrace reads nothing after that ({unread}); the profile holds what comes before"
             ));
             outcome
         }
@@ -183,7 +184,7 @@ fn read(options: &ConvertOptions, wanted: &Wanted) -> anyhow::Result<Outcome> {
             drop(progress);
             if let Some(tear) = reader.tear() {
                 tell(&format!(
-                    "{shown} ends in the middle, at byte {}{unpacked}: what came afterwards is not in the profile",
+                    "{shown} is cut off at byte {}{unpacked}: the profile lacks what came afterwards",
                     tear.offset
                 ));
             }

@@ -51,8 +51,9 @@ impl Debuggers {
     pub fn told(self) -> Option<String> {
         self.found.map(|debugger| {
             format!(
-                "the program started {debugger} on itself after a fault: it could not attach, as heaptrace traces the program and there can be \
-                 only one tracer. What it would have reported is missing; run the program without heaptrace for that"
+                "the program started {debugger} on itself after a fault: it could not attach, as heaptrace traces the \
+                 program, and a process can have only one tracer. Its report is missing; run the program without \
+                 heaptrace to get it"
             )
         })
     }

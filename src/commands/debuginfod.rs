@@ -46,7 +46,7 @@ impl Debuginfod {
     pub fn prepare(quiet: bool) -> anyhow::Result<Self> {
         if std::env::var_os("DEBUGINFOD_URLS").is_none_or(|urls| urls.to_string_lossy().trim().is_empty()) {
             anyhow::bail!(
-                "--debuginfod needs to know whom to ask: set $DEBUGINFOD_URLS, e.g. to https://debuginfod.elfutils.org/ or to \
+                "--debuginfod needs a server: set $DEBUGINFOD_URLS, e.g. to https://debuginfod.elfutils.org/ or to \
                  your distribution's server"
             );
         }
@@ -96,7 +96,7 @@ impl Debuginfod {
             return Ok(None);
         }
         let last = said.lines().rfind(|line| !line.trim().is_empty()).map_or_else(|| status.to_string(), str::to_owned);
-        Err(format!("{CLIENT}: {last}; the servers are not asked again"))
+        Err(format!("{CLIENT}: {last}; heaptrace does not ask the servers again"))
     }
 
     fn wait(&self, child: &mut Child) -> Result<std::process::ExitStatus, String> {
@@ -110,7 +110,7 @@ impl Debuginfod {
                 Ok(None) => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    return Err(format!("{CLIENT} had not ended after {} s", began.elapsed().as_secs()));
+                    return Err(format!("{CLIENT} did not end within {} s", began.elapsed().as_secs()));
                 }
                 Err(error) => return Err(format!("{CLIENT}: {error}")),
             }

@@ -36,7 +36,7 @@ pub fn execute(options: &DiffOptions) -> anyhow::Result<u8> {
         [true, true] => return heaps(options),
         [false, false] => {}
         _ => bail!(
-            "one of the two files is a heap (`heaptrace heap --save`), and the other is not: nothing can be compared"
+            "one of the two files is a heap (`heaptrace heap --save`), and the other is not: they can't be compared"
         ),
     }
     let formats = options.output.outputs.iter().map(|path| format_of(path, options.output.format));
@@ -85,7 +85,7 @@ fn output(path: &Path, another_user: bool, fill: impl FnOnce(&mut dyn Write) -> 
 /// Compares two heaps.
 fn heaps(options: &DiffOptions) -> anyhow::Result<u8> {
     if options.value.is_some() {
-        bail!("--value is for profiles: heaps are compared by what is live");
+        bail!("--value is for profiles: heaps compare by what is live");
     }
     let formats = options.output.outputs.iter().map(|path| match options.output.format {
         Some(format) => Ok(format),
@@ -93,11 +93,11 @@ fn heaps(options: &DiffOptions) -> anyhow::Result<u8> {
     });
     let formats: Vec<Option<Format>> = formats.map(|format| format.ok().filter(|f| OF_HEAPS.contains(f))).collect();
     if let Some((path, _)) = options.output.outputs.iter().zip(&formats).find(|(_, format)| format.is_none()) {
-        bail!("{}: a difference of heaps can be written as .md .json .txt", path.display());
+        bail!("{}: heaptrace writes a difference of heaps as .md, .json or .txt", path.display());
     }
     let (before, after) = (heap::load(&options.before, 2)?, heap::load(&options.after, 2)?);
     let diff = compare(&before, &after)
-        .context("the allocator of one of them could not be walked: there are no blocks to compare")?;
+        .context("the allocator of one of the heaps could not be walked: it has no blocks to compare")?;
     let names = [&options.before, &options.after].map(|path| path.display().to_string());
     let [first, second] = &names;
     let told = HeapComparison { before: (first, &before), after: (second, &after), diff: &diff };
@@ -140,7 +140,7 @@ fn format_of(path: &Path, format: Option<Format>) -> anyhow::Result<Format> {
 
 fn can_be() -> String {
     let names: Vec<String> = FORMATS.iter().map(|format| format!(".{format}")).collect();
-    format!("a difference can be written as {}", names.join(" "))
+    format!("heaptrace writes a difference as {}", names.join(" "))
 }
 
 /// What to tell if the sum has grown by more than `limit`.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How often an output is tried again.
 const POLL: Duration = Duration::from_millis(20);
 
-/// After this time of waiting the user is told.
+/// After this time of waiting heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long a named pipe may be without a reader: enough to start one by hand in another terminal, but not for ever, as
@@ -23,11 +23,11 @@ const READER_MUST_COME: Duration = Duration::from_secs(60);
 /// Why an output was given up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 enum GivenUp {
-    #[error("no process has opened this pipe for reading within {} s; start its reader earlier, or name a file", READER_MUST_COME.as_secs())]
+    #[error("no process opened this pipe for reading within {} s; start its reader earlier, or name a file", READER_MUST_COME.as_secs())]
     NoReader,
-    #[error("given up by {}, as no process reads this pipe", control::signal_name(*signal))]
+    #[error("cancelled by {}, as no process reads this pipe", control::signal_name(*signal))]
     InterruptedUnread { signal: i32 },
-    #[error("given up by {}, as its reader takes nothing", control::signal_name(*signal))]
+    #[error("cancelled by {}, as its reader reads nothing", control::signal_name(*signal))]
     InterruptedFull { signal: i32 },
 }
 
@@ -81,7 +81,7 @@ impl DirectOutputs for Waiter {
                 Pause::NoReader => format!("waiting up to {} s for a reader of", READER_MUST_COME.as_secs()),
                 Pause::Full => "waiting for the reader of".to_owned(),
             };
-            tell(&format!("{what} {} (Ctrl-C gives it up)", path.display()));
+            tell(&format!("{what} {} (Ctrl-C gives up)", path.display()));
             wait.told = true;
         }
         self.current = Some(wait);
@@ -118,11 +118,11 @@ mod tests {
     fn messages_name_cause_and_cure() {
         assert_eq!(
             GivenUp::NoReader.to_string(),
-            "no process has opened this pipe for reading within 60 s; start its reader earlier, or name a file"
+            "no process opened this pipe for reading within 60 s; start its reader earlier, or name a file"
         );
         assert_eq!(
             GivenUp::InterruptedUnread { signal: control::INTERRUPT }.to_string(),
-            "given up by Ctrl-C (SIGINT), as no process reads this pipe"
+            "cancelled by Ctrl-C (SIGINT), as no process reads this pipe"
         );
     }
 }

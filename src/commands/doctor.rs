@@ -54,7 +54,7 @@ fn render(findings: &[Finding], color: bool) -> String {
     text.push_str(if possible(findings) {
         "\nPrograms can be profiled here.\n"
     } else {
-        "\nPrograms can't be profiled here as things are; what is marked FAIL says why.\n"
+        "\nPrograms can't be profiled here at the moment; the lines marked FAIL say why.\n"
     });
     text
 }

@@ -35,7 +35,7 @@ pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
         }
         HeapTarget::File(path) if !options.types => {
             bail!(
-                "{}: --no-types is for processes and cores; this file has the types that it was saved with",
+                "{}: --no-types is for processes and cores; this file keeps the types that it was saved with",
                 path.display()
             )
         }
@@ -56,7 +56,7 @@ pub fn execute(options: &HeapOptions) -> anyhow::Result<u8> {
     }
     let color = use_color(options.color, &io::stdout());
     if let Some(wanted) = &options.of {
-        let held = report.held.context("its allocator can't be walked: what holds its blocks is not known")?;
+        let held = report.held.context("its allocator can't be walked: the holders of its blocks are unknown")?;
         for node in nodes(held, wanted)? {
             print(&lines(&tree(held, node, Paint { color }), color))?;
         }
@@ -170,15 +170,16 @@ fn write(path: &Path, format: HeapFormat, heap: &SavedHeap) -> anyhow::Result<()
 fn nodes(held: &Held, wanted: &str) -> anyhow::Result<Vec<usize>> {
     let holdings = &held.holdings;
     if let Some(digits) = wanted.strip_prefix("0x") {
-        let addr = u64::from_str_radix(digits, 16).with_context(|| format!("{wanted} is no address"))?;
-        let (block, _) = holdings.graph.find(Addr(addr)).with_context(|| format!("no live block is at {wanted}"))?;
+        let addr = u64::from_str_radix(digits, 16).with_context(|| format!("{wanted} is not an address"))?;
+        let (block, _) =
+            holdings.graph.find(Addr(addr)).with_context(|| format!("there is no live block at {wanted}"))?;
         return Ok(vec![block as usize]);
     }
     let quoted = format!("`{wanted}`");
     let named = holdings.holders.iter().enumerate().filter(|(_, holder)| holder.name.contains(&quoted));
     let found: Vec<usize> = named.map(|(number, _)| holdings.node_of(number)).collect();
     if found.is_empty() {
-        bail!("no variable {wanted} with a pointer to a block was found");
+        bail!("no variable {wanted} has a pointer to a block");
     }
     Ok(found)
 }

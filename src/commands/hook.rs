@@ -27,7 +27,7 @@ const GRACE: Duration = Duration::from_secs(30);
 /// How long a command may take to end after SIGTERM, before SIGKILL.
 const TO_CLEAR_UP: Duration = Duration::from_secs(1);
 
-/// After this time of waiting the user is told.
+/// After this time of waiting heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether a command has ended, at last; short ones are looked after more often.
@@ -80,7 +80,7 @@ pub enum HookError {
         status: ExitStatus,
     },
     /// The command was ended.
-    #[error("--on-profile was ended {cut} for {}, which is whole", file.display())]
+    #[error("--on-profile was ended {cut} for {}; that file is complete", file.display())]
     Cut {
         /// The file.
         file: PathBuf,
@@ -88,7 +88,7 @@ pub enum HookError {
         cut: Cut,
     },
     /// The command was not tried.
-    #[error("--on-profile was not run for {files} further file(s), as it was ended before")]
+    #[error("--on-profile was not run for {files} more file(s), as it had been ended")]
     NotTried {
         /// How many files.
         files: usize,
@@ -98,8 +98,8 @@ pub enum HookError {
 /// What the two statuses say that a shell gives itself.
 fn in_words(status: ExitStatus) -> &'static str {
     match status.code() {
-        Some(126) => " (the shell may not execute the command)",
-        Some(127) => " (the shell has not found the command)",
+        Some(126) => " (the shell has no permission to execute the command)",
+        Some(127) => " (the shell did not find the command)",
         _ => "",
     }
 }
@@ -185,7 +185,9 @@ impl HookRunner {
         self.refused.store(true, Ordering::Relaxed);
         for file in refused {
             let file = file.display();
-            tell(&format!("--on-profile is not run for {file}: it still runs for earlier files, and too many wait"));
+            tell(&format!(
+                "--on-profile was not run for {file}: it still runs for earlier files, and too many files wait"
+            ));
         }
     }
 
@@ -225,7 +227,7 @@ impl Work {
                     continue;
                 }
                 let since = || *self.over.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Err(error) = run_for(&self.command, &file, span, &mut Patience::new(since, GRACE, self.quiet)) {
+                if let Err(error) = run_for(&self.command, &file, span, &mut HookWait::new(since, GRACE, self.quiet)) {
                     tell(&error.to_string());
                     well = false;
                     cut = matches!(error, HookError::Cut { .. });
@@ -249,7 +251,7 @@ pub fn run(command: &OsStr, files: &[Outcome], span: Span, quiet: bool, failed: 
             return;
         }
         let now = Instant::now();
-        failed.extend(run_for(command, file, span, &mut Patience::new(|| Some(now), GRACE, quiet)).err());
+        failed.extend(run_for(command, file, span, &mut HookWait::new(|| Some(now), GRACE, quiet)).err());
     }
 }
 
@@ -258,15 +260,15 @@ fn regular(files: &[Outcome]) -> impl Iterator<Item = &Path> {
 }
 
 /// How long one command is waited for.
-struct Patience<S> {
+struct HookWait<S> {
     /// Since when nobody is traced any more; None: somebody is.
     over: S,
     grace: Duration,
-    /// Whether the user is told no more that it is waited.
+    /// Whether heaptrace need not tell the user any more that it waits.
     told: bool,
 }
 
-impl<S: Fn() -> Option<Instant>> Patience<S> {
+impl<S: Fn() -> Option<Instant>> HookWait<S> {
     const fn new(over: S, grace: Duration, quiet: bool) -> Self {
         Self { over, grace, told: quiet }
     }
@@ -283,7 +285,7 @@ impl<S: Fn() -> Option<Instant>> Patience<S> {
         if waited >= SILENCE && !self.told {
             self.told = true;
             let seconds = self.grace.as_secs();
-            tell(&format!("waiting up to {seconds} s for --on-profile, for {} (Ctrl-C ends it)", file.display()));
+            tell(&format!("waiting up to {seconds} s for --on-profile on {} (Ctrl-C ends it)", file.display()));
         }
         None
     }
@@ -293,7 +295,7 @@ fn run_for(
     command: &OsStr,
     file: &Path,
     span: Span,
-    patience: &mut Patience<impl Fn() -> Option<Instant>>,
+    patience: &mut HookWait<impl Fn() -> Option<Instant>>,
 ) -> Result<(), HookError> {
     let error = |source| HookError::Start { file: file.to_owned(), source };
     // The command may change its folder before it looks at the file.
@@ -347,7 +349,7 @@ mod tests {
 
     const SPAN: Span = Span { from: 1, until: 2 };
 
-    /// It is told to end first, and killed if it does not listen.
+    /// Asks it to end first, and kills it if it does not.
     #[test]
     fn a_command_that_is_late_is_ended_with_its_children() {
         let file = std::env::temp_dir().join(format!("heaptrace-hook-{}", std::process::id()));
@@ -355,7 +357,7 @@ mod tests {
         let now = Instant::now();
         let grace = Duration::from_millis(300);
         let command = "tail -f /dev/null & echo $! > $HEAPTRACE_FILE; trap '' TERM; while :; do sleep 0.1; done";
-        let mut patience = Patience::new(|| Some(now), grace, true);
+        let mut patience = HookWait::new(|| Some(now), grace, true);
         let failed = run_for(command.as_ref(), &file, SPAN, &mut patience).unwrap_err();
         assert!(matches!(failed, HookError::Cut { cut: Cut::Pending(limit), .. } if limit == grace), "{failed}");
         assert!(now.elapsed() >= grace + TO_CLEAR_UP);
@@ -370,7 +372,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("heaptrace-passed-{}", std::process::id()));
         std::fs::write(&file, "").unwrap();
         let over = || None;
-        run_for("sleep 0.2".as_ref(), &file, SPAN, &mut Patience::new(over, Duration::ZERO, true)).unwrap();
+        run_for("sleep 0.2".as_ref(), &file, SPAN, &mut HookWait::new(over, Duration::ZERO, true)).unwrap();
         let mut failed = Vec::new();
         run("exit 3".as_ref(), &[outcome(&file), outcome(&file)], SPAN, true, &mut failed);
         assert_eq!(failed.len(), 2, "{failed:?}");

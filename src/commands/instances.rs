@@ -1,7 +1,7 @@
 //! Waiting for processes of a name (`attach --by-name NAME --wait`).
 
 use crate::tracer::control;
-use crate::tracer::execevents::{ExecEvents, News};
+use crate::tracer::execevents::{ExecEvents, Wakeup};
 use crate::tracer::permission::{self, ByNameError, Instance};
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -63,10 +63,10 @@ impl Instances {
     }
 
     /// The processes to look at after what the kernel has told; None where it does not tell.
-    fn suspects_after(&mut self, news: Option<News>) -> Result<Vec<i32>, ByNameError> {
+    fn suspects_after(&mut self, news: Option<Wakeup>) -> Result<Vec<i32>, ByNameError> {
         match news {
             // Where something is executed all the time there is news all the time.
-            Some(News::Executed(processes)) if Instant::now() < self.next_sweep => return Ok(processes),
+            Some(Wakeup::Executed(processes)) if Instant::now() < self.next_sweep => return Ok(processes),
             Some(_) => self.next_sweep = Instant::now(),
             None => {}
         }
@@ -117,13 +117,13 @@ mod tests {
     fn those_that_were_executed_are_looked_at_and_else_all() {
         let waiter = Waiter::start();
         let mut instances = Instances::of("none");
-        let executed = || Some(News::Executed(vec![5, 7]));
+        let executed = || Some(Wakeup::Executed(vec![5, 7]));
         let far = Duration::from_secs(3600);
         instances.next_sweep = Instant::now() + far;
         assert_eq!(instances.suspects_after(executed()).unwrap(), [5, 7]);
         instances.suspects().unwrap();
         let long_ago = Instant::now().checked_sub(far).unwrap();
-        for news in [News::Missed, News::Nothing] {
+        for news in [Wakeup::Missed, Wakeup::Nothing] {
             instances.next_sweep = Instant::now() + far;
             instances.seen.values_mut().for_each(|since| *since = long_ago);
             let all = instances.suspects_after(Some(news)).unwrap();

@@ -10,9 +10,9 @@ use crate::base::figures::Amount;
 use crate::event::MarkName;
 use crate::export::frames::{Stacks, told_frames};
 use crate::heapmodel::{HeapView, SiteKey, SiteStats};
-use crate::naming::{self, KnownNames, Wanted};
+use crate::naming::{self, KnownNames, NamingOptions};
 use crate::profile::Profile;
-use crate::session::{LiveSnapshot, Wish};
+use crate::session::{LiveSnapshot, RequestKind};
 use crate::top::ctl::{Base, Grouping, MAX_FRAMES, MAX_SITES, TopAnswer, TopFrame, TopQuestion, TopSite};
 use crate::top::{Group, Labels, Moment, Row, Watch, by_stack};
 use rustc_hash::FxHashMap;
@@ -89,7 +89,7 @@ impl Live {
     /// Sets a mark, and compares with the heap as it was then.
     fn mark(&mut self, snapshots: Snapshots<'_>, pid: i32, mark: &str) -> Result<(), String> {
         let name = mark_name(mark)?;
-        let asked = snapshots.requests.ask(snapshots.control, pid, Wish::Mark(name));
+        let asked = snapshots.requests.ask(snapshots.control, pid, RequestKind::Mark(name));
         asked.ok_or("tracing has just ended")??;
         let then = snapshots.view(pid, false, Some(name))?;
         let stacks = by_stack(then.heap().sites());
@@ -157,7 +157,7 @@ impl Live {
             freed_elsewhere: 0,
         };
         let recording = interim.into_recording_of(rows.iter().enumerate().map(stand_in).collect());
-        let wanted = Wanted { snapshot: true, ..wanted(snapshots.options) };
+        let wanted = NamingOptions { snapshot: true, ..wanted(snapshots.options) };
         let profile = naming::build_profile(recording, wanted, &mut self.known);
         let mut stacks = vec![None; rows.len()];
         for sample in profile.samples.iter() {

@@ -9,7 +9,7 @@ use crate::export::lost::{Explained, LostReport, json, text};
 use crate::export::summary::SummaryOptions;
 use crate::export::text::Paint;
 use crate::heap::leaks::ScanOptions;
-use crate::inspect::lost::{self, Lost};
+use crate::inspect::lost::{self, LostBlocks};
 use crate::profile::build::root_name;
 use crate::tracer::root::TargetRoot;
 use anyhow::bail;
@@ -23,14 +23,15 @@ use std::path::PathBuf;
 pub(super) fn tell_lost(pid: i32, options: &LeaksOptions, color: bool) -> anyhow::Result<u8> {
     if options.increased {
         bail!(
-            "nobody traces process {pid}, so no earlier scan is known that --increased could compare with: heaptrace attach {pid} traces it"
+            "no heaptrace traces process {pid}, so --increased has no earlier scan to compare with: heaptrace attach \
+             {pid} traces it"
         );
     }
     let root = TargetRoot::of(pid);
     let Some(lost) = lost::lost(pid, &ScanOptions::default()).map_err(|error| refused(error, pid))? else {
         bail!(
-            "nobody traces process {pid}, and its allocator can't be walked (those of glibc, musl, mimalloc and jemalloc can): `heaptrace attach {pid}` finds what is lost from \
-             then on"
+            "no heaptrace traces process {pid}, and its allocator can't be walked (those of glibc, musl, mimalloc and \
+             jemalloc can): `heaptrace attach {pid}` finds what is lost from then on"
         );
     };
     let folder = root.as_ref().map_or_else(|| PathBuf::from("/"), TargetRoot::path);
@@ -45,7 +46,8 @@ pub(super) fn tell_lost_in_core(target: &CoreTarget, options: &LeaksOptions) -> 
     let core = open_core(target)?;
     let Some(lost) = lost::in_core(&core, &ScanOptions::default()) else {
         bail!(
-            "{}: its allocator can't be walked (those of glibc, musl, mimalloc and jemalloc can), or what it has kept is not in the core",
+            "{}: its allocator can't be walked (those of glibc, musl, mimalloc and jemalloc can), or the core lacks \
+             its structures",
             target.core.display()
         );
     };
@@ -53,7 +55,7 @@ pub(super) fn tell_lost_in_core(target: &CoreTarget, options: &LeaksOptions) -> 
 }
 
 /// Prints what is lost, with files of the process below `folder`.
-fn tell(pid: i32, lost: &Lost, folder: PathBuf, options: &LeaksOptions, color: bool) -> anyhow::Result<u8> {
+fn tell(pid: i32, lost: &LostBlocks, folder: PathBuf, options: &LeaksOptions, color: bool) -> anyhow::Result<u8> {
     for warning in &lost.warnings {
         tell_warning(warning);
     }

@@ -35,7 +35,7 @@ const LARGE: usize = 1 << 14;
 const NAMED: usize = 10;
 
 /// What a file was found to be.
-enum Seen {
+enum MergeInput {
     /// Its amounts are in the sum; only its head is kept.
     Added(Head),
     /// It has to be read again, once it is known what of it counts.
@@ -52,7 +52,7 @@ pub fn execute(options: &MergeOptions) -> anyhow::Result<u8> {
     let destinations = Destinations::prepare(&options.output)?;
     let mut known = HashSet::new();
     if let Some(twice) = options.files.iter().find(|file| !known.insert(*file)) {
-        bail!("{}: named twice, so that its blocks would count twice", twice.display());
+        bail!("{}: named twice, so its blocks would count twice", twice.display());
     }
     let merged = merge(options)?;
     let export = ExportOptions {
@@ -68,12 +68,12 @@ pub fn execute(options: &MergeOptions) -> anyhow::Result<u8> {
 fn merge(options: &MergeOptions) -> anyhow::Result<Profile> {
     // Of several files, one that is a session of its own is not the whole of it.
     let mut several = Series::new(false, options.scale);
-    let mut seen: Vec<Option<Seen>> = options.files.iter().map(|_| None).collect();
+    let mut seen: Vec<Option<MergeInput>> = options.files.iter().map(|_| None).collect();
     let finals: Vec<String> = options.finals.iter().map(|file| file.display().to_string()).collect();
     let order: Vec<usize> = (0..options.files.len()).collect();
     read_each(&options.files, &order, |index, read| {
         let is = match read {
-            Err(error) => Seen::Unreadable(super::message(&error)),
+            Err(error) => MergeInput::Unreadable(super::message(&error)),
             Ok(mut profile) => {
                 set_interval(&mut profile, options);
                 let head = Head::of(&profile, &name(options, index));
@@ -81,9 +81,9 @@ fn merge(options: &MergeOptions) -> anyhow::Result<Profile> {
                 let alone = saved.is_none_or(|saved| stands_alone(saved) && saved.writer != Writer::MemorySampler);
                 if alone && options.files.len() > 1 {
                     several.add(&profile, &Share::ALL);
-                    Seen::Added(head)
+                    MergeInput::Added(head)
                 } else {
-                    Seen::Waits(head)
+                    MergeInput::Waits(head)
                 }
             }
         };
@@ -96,12 +96,12 @@ fn merge(options: &MergeOptions) -> anyhow::Result<Profile> {
     let mut unreadable = Vec::new();
     for (index, seen) in seen.into_iter().enumerate() {
         match seen {
-            Some(Seen::Unreadable(error)) => unreadable.push(error),
-            Some(Seen::Added(head)) => {
+            Some(MergeInput::Unreadable(error)) => unreadable.push(error),
+            Some(MergeInput::Added(head)) => {
                 added.push((index, heads.len()));
                 heads.push(head);
             }
-            Some(Seen::Waits(head)) => {
+            Some(MergeInput::Waits(head)) => {
                 waiting.push((index, heads.len()));
                 heads.push(head);
             }
@@ -127,7 +127,7 @@ fn merge(options: &MergeOptions) -> anyhow::Result<Profile> {
         Ok(series.needs())
     })?;
     let open = plan.open.len();
-    let merged = series.finish(plan.open).ok_or_else(|| anyhow::anyhow!("no file is left that could be merged"))?;
+    let merged = series.finish(plan.open).ok_or_else(|| anyhow::anyhow!("there is no file left to merge"))?;
     if !options.quiet {
         let parts = if open > 0 { format!("; parts of {open} of the sessions are missing") } else { String::new() };
         tell(&format!("{} of {} files merged{parts}", heads.len(), options.files.len()));
@@ -156,7 +156,7 @@ fn tell_unreadable(unreadable: &[String], skip: bool) -> anyhow::Result<()> {
     }
     if !unreadable.is_empty() && !skip {
         bail!(
-            "nothing was written, as {} of the files can't be read; --skip-unreadable leaves such out",
+            "nothing was written, as {} of the files can't be read; --skip-unreadable leaves them out",
             unreadable.len()
         );
     }

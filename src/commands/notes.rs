@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// See the module's head. It is of the process that tracing began with.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub struct TimelineNotes {
     course: Mutex<HeapHistory<StackId>>,
     /// The process.
     first: OnceLock<i32>,
 }
 
-impl Notes {
+impl TimelineNotes {
     /// If a file that `options` name shows time.
     pub fn wanted(options: &ProfileOptions) -> Option<Arc<Self>> {
         let format = |path: &PathBuf| options.format.or_else(|| Format::from_path(path).ok());

@@ -2,13 +2,13 @@
 //! writes.
 
 use super::hook::HookRunner;
-use super::notes::Notes;
+use super::notes::TimelineNotes;
 use super::saver::{Problems, Saver};
 use crate::base::progress::Progress;
 use crate::base::triggers::{Condition, Quantity, Reading, Watch};
 use crate::cli::{Occasions, ProfileOptions};
 use crate::event::MarkName;
-use crate::session::{Requests, Wish};
+use crate::session::{RequestKind, Requests};
 use crate::tracer::control::{self, Control, UserSignal};
 use crate::tracer::pressure;
 use anyhow::bail;
@@ -64,7 +64,7 @@ impl Watcher {
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
         passer: Option<&Arc<HookRunner>>,
-        notes: Option<&Arc<Notes>>,
+        notes: Option<&Arc<TimelineNotes>>,
     ) -> anyhow::Result<Self> {
         let wanted = options.occasions.clone();
         let looks_at = |quantity| wanted.when.iter().any(|condition: &Condition| condition.quantity() == quantity);
@@ -129,7 +129,7 @@ impl Watcher {
         if is(self.wanted.mark_on_signal) {
             self.marks += 1;
             if let Some(name) = MarkName::new(&format!("signal-{}", self.marks)) {
-                self.requests.order(&self.control, Wish::Mark(name));
+                self.requests.order(&self.control, RequestKind::Mark(name));
             }
             return true;
         }

@@ -2,7 +2,7 @@
 
 use crate::cli::ProfileOptions;
 use crate::export::ExportOptions;
-use crate::naming::Wanted;
+use crate::naming::NamingOptions;
 
 /// How files look.
 pub(super) fn export_options(options: &ProfileOptions) -> ExportOptions {
@@ -17,12 +17,12 @@ pub(super) fn export_options(options: &ProfileOptions) -> ExportOptions {
 }
 
 /// Where names are looked for.
-pub(super) fn wanted(options: &ProfileOptions) -> Wanted<'_> {
-    Wanted {
+pub(super) fn wanted(options: &ProfileOptions) -> NamingOptions<'_> {
+    NamingOptions {
         symbolize: options.symbolize,
         debug_dirs: &options.debug_dirs,
         sysroot: options.sysroot.as_deref(),
         source: options.source,
-        ..Wanted::default()
+        ..NamingOptions::default()
     }
 }

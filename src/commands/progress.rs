@@ -158,8 +158,8 @@ impl Notice {
             let (events, live) = (plural(now.events, "event"), human_bytes(now.live_bytes));
             let time = clock(now.elapsed);
             let hint = format!(
-                "heaptrace: after {time} {events}, {live} live, {}; Ctrl-C goes to the program, a second one lets it go on \
-                 without heaptrace; --progress always shows this all the time",
+                "heaptrace: after {time} {events}, {live} live, {}; Ctrl-C goes to the program, a second one lets it \
+                 run on without heaptrace; --progress always keeps this line up to date",
                 slowdown(now)
             );
             let width = terminal::width(&io::stderr()).unwrap_or(DEFAULT_WIDTH);

@@ -4,7 +4,7 @@ use super::conclude::{Destinations, conclude};
 use super::earlynames::EarlyLook;
 use super::progress::{self, Notice, ProgressLine, Sharing};
 use super::settings::settings;
-use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
+use super::supervise::{Schedule, SessionOutputs, Signals, supervise, take_signals};
 use crate::base::engine::EngineChoice;
 use crate::base::progress::Progress;
 use crate::cli::{EXIT_OWN_FAILURE, RunOptions};
@@ -49,8 +49,8 @@ pub fn execute(options: &RunOptions) -> anyhow::Result<u8> {
     Ok(if status == 0 && (has_failed || concluded.has_failed()) { EXIT_OWN_FAILURE } else { status })
 }
 
-/// Starts the program and traces it, to its end as a rule. If tracing broke off, the user was told so. None: nothing is
-/// left of it then, and the program, which had lived on, has ended.
+/// Starts the program and traces it, to its end as a rule. If tracing broke off, heaptrace has told the user so. None:
+/// nothing is left of it then, and the program, which had lived on, has ended.
 ///
 /// # Errors
 /// If it can't be executed or traced, or if tracing broke off.
@@ -63,7 +63,7 @@ pub(super) fn trace(
 ) -> anyhow::Result<Option<Traced>> {
     let profile = &options.profile;
     if options.perturb && profile.engine == EngineChoice::Jump {
-        bail!("--perturb looks at blocks while the program stands at each call: without --engine jump");
+        bail!("--perturb reads blocks while the program is stopped at each call: omit --engine jump");
     }
     settings.perturb = options.perturb;
     let (program, sanitized) = prepare(options)?;
@@ -83,7 +83,7 @@ pub(super) fn trace(
         ControlFlow::Continue(())
     };
     let schedule = Schedule::of(profile).with_timeout(timeout);
-    let wanted = Wanted { profile, series: destinations.series(), passers: destinations.passers() };
+    let wanted = SessionOutputs { profile, series: destinations.series(), passers: destinations.passers() };
     let traced = supervise(target, settings, schedule, Signals::ForTheProgram, &wanted, &progress, tick);
     drop(line);
     control::release_job_stop()?;
@@ -101,7 +101,7 @@ pub(super) fn trace(
     };
     if let Some(broken) = &traced.first.broken_off {
         super::tell(&broken.to_string());
-        // Writing takes memory, of which there may not be enough: whoever waits for us waits for the program, too.
+        // Writing takes memory, and there may not be enough: whoever waits for us waits for the program, too.
         if limits::is_memory_short()
             && let Some(pid) = broken.child
         {
@@ -111,13 +111,14 @@ pub(super) fn trace(
     }
     if privileged {
         traced.first.facts.warnings.push(
-            "the program is set-user-ID or set-group-ID: under trace the kernel runs it without its privileges"
+            "the program is set-user-ID or set-group-ID: the kernel runs it without its privileges while it is traced"
                 .to_owned(),
         );
     }
     if sanitized {
         traced.first.facts.warnings.push(
-            "the program's own leak check (LeakSanitizer) refuses to run under ptrace: it was switched off (detect_leaks=0)"
+            "the program's own leak check (LeakSanitizer) refuses to run under ptrace: heaptrace switched it off \
+             (detect_leaks=0)"
                 .to_owned(),
         );
     }
@@ -138,19 +139,19 @@ fn refused(error: anyhow::Error) -> anyhow::Error {
             // A tracer that follows our forks has the child before us.
             let cause = match permission::own_tracer() {
                 Some((pid, name)) => format!(
-                    "process {pid} ({name}) traces heaptrace and its children, and a process can have one tracer only; run \
-                     heaptrace without it, or without its option to follow forks"
+                    "process {pid} ({name}) traces heaptrace and its children, and a process can have only one tracer; \
+                     run heaptrace without it, or without its option to follow forks"
                 ),
                 None => {
-                    "tracing is not permitted here, not even of an own child (a container's seccomp profile; Yama's \
-                         ptrace_scope 3): `heaptrace doctor` says what to change"
+                    "tracing is not permitted here, not even of heaptrace's own child (a container's seccomp profile, \
+                     or Yama's ptrace_scope 3): `heaptrace doctor` says what to change"
                         .to_owned()
                 }
             };
             error.context(cause)
         }
         Some(SessionError::Tracer(TracerError::ProcFile { .. })) => error.context(
-            "the program can't be traced: its file may be executed but not read by this user, or it is set-user-ID",
+            "the program can't be traced: this user may execute its file but not read it, or it is set-user-ID",
         ),
         _ => error,
     }

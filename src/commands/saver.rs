@@ -1,7 +1,7 @@
 //! Snapshots of processes that are traced on: the tracer thread gives a view, and this thread names it and writes it.
 
 use super::hook::{HookRunner, Span};
-use super::notes::Notes;
+use super::notes::TimelineNotes;
 use super::profileoptions::{export_options, wanted};
 use super::{owners, tell};
 use crate::base::progress::Progress;
@@ -10,9 +10,9 @@ use crate::cli::{ProfileOptions, Verbosity};
 use crate::event::MarkName;
 use crate::export::output::{DirectOutputs, Outputs, Pause, Scope};
 use crate::export::{ExportOptions, Source};
-use crate::naming::{self, KnownNames, Wanted};
+use crate::naming::{self, KnownNames, NamingOptions};
 use crate::profile::Profile;
-use crate::session::{Answer, LiveSnapshot, Recording, Requests, Wish};
+use crate::session::{Answer, LiveSnapshot, Recording, RequestKind, Requests};
 use crate::tracer::control::Control;
 use crate::tracer::files;
 use std::fs::File;
@@ -37,10 +37,10 @@ impl Snapshots<'_> {
     /// # Errors
     /// Why there is none, in words.
     pub(super) fn view(&self, pid: i32, with_blocks: bool, at: Option<MarkName>) -> Result<LiveSnapshot, String> {
-        let wish = Wish::View { blocks: with_blocks, at };
+        let wish = RequestKind::View { blocks: with_blocks, at };
         match self.requests.ask(self.control, pid, wish).ok_or("tracing has just ended")?? {
             Answer::Viewed(interim) => Ok(*interim),
-            other => Err(format!("internal error: a view was wanted, and the answer is {other:?}")),
+            other => Err(format!("internal error: heaptrace asked for a view, and got {other:?}")),
         }
     }
 
@@ -62,11 +62,11 @@ impl Snapshots<'_> {
     }
 
     fn build(&self, recording: Recording, known: &mut KnownNames) -> Profile {
-        naming::build_profile(recording, Wanted { snapshot: true, ..wanted(self.options) }, known)
+        naming::build_profile(recording, NamingOptions { snapshot: true, ..wanted(self.options) }, known)
     }
 }
 
-/// What the thread that writes is told, and what comes back of it.
+/// The orders to the thread that writes, and what comes back.
 #[derive(Debug)]
 pub(super) struct Saver {
     orders: SyncSender<String>,
@@ -98,7 +98,7 @@ impl Saver {
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
         passer: Option<&Arc<HookRunner>>,
-        notes: Option<&Arc<Notes>>,
+        notes: Option<&Arc<TimelineNotes>>,
     ) -> anyhow::Result<Self> {
         let outputs = Outputs::prepare(&options.occasions.outputs, None, owners())?
             .filled_from(Source::Run)?
@@ -139,14 +139,14 @@ impl Saver {
         let Self { orders, thread, skipped, quiet } = self;
         drop(orders);
         let Ok(Saved { mut problems, missing, written, deleted, last }) = thread.join() else {
-            let broken = "internal error: the thread that writes snapshots broke down";
+            let broken = "internal error: the thread that writes snapshots panicked";
             return Problems { told: vec![broken.to_owned()], missing: true };
         };
         if missing > MAX_PROBLEMS {
             problems.push(format!("{missing} files of snapshots are missing in all"));
         }
         if skipped > 0 {
-            problems.push(format!("{skipped} snapshots were left out, as others were still being written"));
+            problems.push(format!("heaptrace skipped {skipped} snapshots, as it was still writing others"));
         }
         if let Some(last) = last.filter(|_| !quiet) {
             let deleted = if deleted > 0 { format!(" ({deleted} deleted since, by --keep)") } else { String::new() };
@@ -172,7 +172,7 @@ struct Work {
     requests: Arc<Requests>,
     progress: Arc<Progress>,
     passer: Option<Arc<HookRunner>>,
-    notes: Option<Arc<Notes>>,
+    notes: Option<Arc<TimelineNotes>>,
     options: ProfileOptions,
     outputs: Outputs,
     known: KnownNames,
@@ -250,7 +250,7 @@ impl Work {
     }
 }
 
-/// So many things that went wrong are told.
+/// heaptrace reports at most this number of failures.
 const MAX_PROBLEMS: usize = 10;
 
 /// A pipe without a reader, or with one that takes nothing, gets no snapshot: the next one is to come in time.

@@ -4,7 +4,7 @@
 //! and names and writes what the parts before have not told. The user's command runs on another thread (`hook.rs`).
 
 use super::hook::{HookRunner, Span};
-use super::notes::Notes;
+use super::notes::TimelineNotes;
 use super::profileoptions::{export_options, wanted};
 use super::saver::{NonBlockingOutputs, Snapshots};
 use super::tell;
@@ -12,8 +12,8 @@ use crate::base::progress::Progress;
 use crate::cli::{ProfileOptions, SeriesOptions};
 use crate::export::ExportOptions;
 use crate::export::output::{DirectOutputs, Outcome, Outputs, Scope};
-use crate::naming::{self, KnownNames, Wanted};
-use crate::session::{Ended, Recording, Requests, Told};
+use crate::naming::{self, KnownNames, NamingOptions};
+use crate::session::{Ended, Recording, ReportedTotals, Requests};
 use crate::tracer::control::Control;
 use anyhow::{Context, bail};
 use rustc_hash::FxHashMap;
@@ -50,7 +50,7 @@ struct State {
 /// What there is of one process.
 #[derive(Debug, Default)]
 struct Parts {
-    told: Option<Told>,
+    told: Option<ReportedTotals>,
     /// How many parts there are of its image. Each image has a series of its own.
     parts: u32,
     /// How many there are of all its images: the numbers of the files go on.
@@ -85,7 +85,7 @@ impl Running {
     pub fn end(self) {
         drop(self.stop);
         if self.thread.join().is_err() {
-            tell("the thread that writes the parts of the series broke down");
+            tell("the thread that writes the parts of the series panicked");
         }
     }
 }
@@ -137,7 +137,7 @@ impl Series {
         requests: &Arc<Requests>,
         progress: &Arc<Progress>,
         passer: Option<&Arc<HookRunner>>,
-        notes: Option<&Arc<Notes>>,
+        notes: Option<&Arc<TimelineNotes>>,
         ended: Ended,
     ) -> anyhow::Result<Running> {
         let (stop, stopped) = mpsc::channel();
@@ -200,12 +200,12 @@ impl Series {
         if parts.told.as_ref().is_some_and(|told| !told.is_of_image(recording)) {
             parts.parts = 0;
         }
-        let start_ns = parts.told.as_ref().map_or(0, Told::until_ns);
+        let start_ns = parts.told.as_ref().map_or(0, ReportedTotals::until_ns);
         let end_ns = recording.facts.cost.wall_ns.max(start_ns);
         let part = recording.since(parts.told.as_ref());
         let (number, part_number) = (parts.numbers.saturating_add(1), parts.parts.saturating_add(1));
         drop(state);
-        let mut profile = naming::build_profile(part, Wanted { snapshot: true, ..wanted(&self.profile) }, known);
+        let mut profile = naming::build_profile(part, NamingOptions { snapshot: true, ..wanted(&self.profile) }, known);
         profile.begin_at(start_ns);
         profile.meta.part = part_number;
         let export = ExportOptions {
@@ -224,7 +224,7 @@ impl Series {
         Some(LastPart { files, span: Span::of(&profile) })
     }
 
-    /// Notes that a process has ended, of which all parts are there.
+    /// Notes that a process has ended, and that all its parts are there.
     fn end(&self, recording: &Recording) {
         let over = Parts { over: true, ..Parts::default() };
         self.state().processes.insert(key(recording), over);
@@ -247,7 +247,7 @@ struct Writer {
     requests: Arc<Requests>,
     progress: Arc<Progress>,
     passer: Option<Arc<HookRunner>>,
-    notes: Option<Arc<Notes>>,
+    notes: Option<Arc<TimelineNotes>>,
     ended: Ended,
     known: KnownNames,
 }
@@ -330,7 +330,7 @@ impl Writer {
             let is_process = ending.is_process();
             let mut recording = ending.into_recording();
             if !is_process {
-                recording.facts.warnings.push("an exec ended it: what was live then is gone with it".to_owned());
+                recording.facts.warnings.push("an exec ended it, and all that was live with it".to_owned());
             }
             self.write(&recording, Cause::Ended);
             if is_process {

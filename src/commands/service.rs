@@ -12,11 +12,11 @@ use crate::export::leakreport::{LeakScope, LivingLeaksOptions, living_leaks};
 use crate::export::summary::SummaryOptions;
 use crate::export::{self, ExportOptions, Format, PprofColumns};
 use crate::inspect;
-use crate::naming::{self, KnownNames, Wanted};
+use crate::naming::{self, KnownNames, NamingOptions};
 use crate::profile::leaks::{LeakSite, SiteSums};
-use crate::session::{Answer, HeapCapture, LiveSnapshot, Requests, Wish};
+use crate::session::{Answer, HeapCapture, LiveSnapshot, RequestKind, Requests};
 use crate::top::ctl::{
-    self, Command, Look, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion, TopQuestion,
+    self, Command, ProtocolError, Request, Response, SnapshotHead, SnapshotQuestion, TextStyle, TopQuestion,
 };
 use crate::tracer::TracerError;
 use crate::tracer::control::Control;
@@ -63,9 +63,11 @@ impl Service {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
                 if matches!(error, TracerError::PlantedFolder { .. }) && profile.verbosity != Verbosity::Quiet {
-                    tell(&format!("`heaptrace leaks` and `ctl` can't ask this heaptrace: {error}"));
+                    tell(&format!("`heaptrace leaks` and `ctl` can't reach this heaptrace: {error}"));
                 }
-                tracing::warn!("this process can't be asked about its heap while it is traced: {error}");
+                tracing::warn!(
+                    "heaptrace can't answer questions about this process's heap while it is traced: {error}"
+                );
                 return None;
             }
         };
@@ -139,7 +141,7 @@ impl Answerer {
                 // A question that nobody has read would break the answer off.
                 asker.wait_at_most(PATIENCE_FOR_TOO_MANY);
                 let _ = ctl::receive_question(&mut BufReader::new(&mut asker));
-                let reason = format!("{MAX_GUESTS} others are being answered: ask again later");
+                let reason = format!("heaptrace is answering {MAX_GUESTS} other requests: ask again later");
                 let _ = ctl::send(&Response::Failed(reason), &mut asker, ctl::LONGEST_ANSWER);
                 return;
             };
@@ -167,7 +169,7 @@ impl Answerer {
     /// Who asks has gone meanwhile.
     fn slow(&self, asker: &Conversation) -> Result<MutexGuard<'_, Slow>, String> {
         let slow = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
-        if asker.is_gone() { Err("nobody waits for the answer any more".to_owned()) } else { Ok(slow) }
+        if asker.is_gone() { Err("nobody waits for the answer any longer".to_owned()) } else { Ok(slow) }
     }
 
     /// One question, one answer, but for `heaptrace top`. Whatever goes wrong with one who asks concerns nobody else.
@@ -212,7 +214,7 @@ impl Answerer {
             sent = blocks.send(&mut asker, now).map_err(ProtocolError::from);
         }
         if let Err(error) = sent {
-            tracing::info!("an answer could not be given: {error}");
+            tracing::info!("heaptrace could not answer: {error}");
         }
     }
 
@@ -249,7 +251,7 @@ impl Answerer {
                 sent => sent,
             };
             if let Err(error) = sent {
-                tracing::info!("an answer could not be given: {error}");
+                tracing::info!("heaptrace could not answer: {error}");
                 return;
             }
             asker.wait_at_most(PATIENCE_WITH_TOP);
@@ -269,7 +271,7 @@ impl Answerer {
     /// What is live now, in each format that is wanted.
     fn snapshot(&self, pid: i32, question: &SnapshotQuestion, asker: &Conversation) -> Result<Snapshot, String> {
         if question.formats.len() > ctl::MAX_FILES {
-            return Err(format!("a snapshot is written as {} files at most", ctl::MAX_FILES));
+            return Err(format!("a snapshot can have at most {} files", ctl::MAX_FILES));
         }
         let since = question.since.as_deref().map(mark_name).transpose()?;
         let until = question.until.as_deref().map(mark_name).transpose()?;
@@ -321,13 +323,13 @@ impl Answerer {
     fn respond(&self, request: &Request, asker: &Conversation) -> Result<Response, String> {
         let mut slow = matches!(request.command, Command::Leaks { .. }).then(|| self.slow(asker)).transpose()?;
         let wish = match &request.command {
-            Command::Leaks { .. } => Wish::Capture(inspect::means(request.pid)),
-            Command::Pause => Wish::Pause(true),
-            Command::Resume => Wish::Pause(false),
-            Command::Detach => Wish::Detach,
-            Command::Mark { name } => Wish::Mark(mark_name(name)?),
+            Command::Leaks { .. } => RequestKind::Capture(inspect::means(request.pid)),
+            Command::Pause => RequestKind::Pause(true),
+            Command::Resume => RequestKind::Pause(false),
+            Command::Detach => RequestKind::Detach,
+            Command::Mark { name } => RequestKind::Mark(mark_name(name)?),
             // See `Self::serve`.
-            Command::Snapshot(_) | Command::Top(_) => Wish::View { blocks: false, at: None },
+            Command::Snapshot(_) | Command::Top(_) => RequestKind::View { blocks: false, at: None },
         };
         let answer = self.requests.ask(&self.control, request.pid, wish).ok_or("tracing has just ended")??;
         match (answer, &request.command) {
@@ -337,7 +339,7 @@ impl Answerer {
                 self.leaks(*capture, &question, request.look, before).map(Response::Done)
             }
             (Answer::Paused { already: true }, _) => {
-                Ok(Response::Done("nothing to do: it was so already\n".to_owned()))
+                Ok(Response::Done("nothing to do: that was already so\n".to_owned()))
             }
             _ => Ok(Response::Done(String::new())),
         }
@@ -348,10 +350,10 @@ impl Answerer {
         &self,
         capture: HeapCapture,
         question: &Question,
-        look: Look,
+        look: TextStyle,
         last: Option<&mut Option<FxHashMap<u64, SiteSums>>>,
     ) -> Result<String, String> {
-        let wanted = Wanted { block: question.block, ..wanted(&self.options) };
+        let wanted = NamingOptions { block: question.block, ..wanted(&self.options) };
         let mut profile = naming::build_profile(capture.classify()?, wanted, &mut KnownNames::default());
         let ids: FxHashMap<usize, u64> = match &profile.leaks {
             Some(leaks) => leaks.sites.iter().map(|site| (site.stack, profile.site_id(site.stack))).collect(),
@@ -403,7 +405,7 @@ impl Write for Limited {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if (self.0.len() + bytes.len()) as u64 > ctl::LONGEST_FILE {
             return Err(io::Error::other(format!(
-                "longer than {} MiB, the most a snapshot may have",
+                "longer than {} MiB, the maximum for a snapshot",
                 ctl::LONGEST_FILE >> 20
             )));
         }

@@ -20,15 +20,16 @@ pub fn settings(options: &ProfileOptions, exit_kill: bool) -> anyhow::Result<Set
         bail!("--only and --skip choose among the processes that -f follows: add -f");
     }
     if options.occasions.generation != Generation::default() && options.series.is_some() {
-        bail!("--since and --until are for one profile at the end: without --profile-every and --profile-every-allocs");
+        bail!("--since and --until are for one profile at the end: omit --profile-every and --profile-every-allocs");
     }
     if options.max_overhead.is_some() && options.engine == EngineChoice::Trap {
         bail!(
-            "--max-overhead can't keep what --engine trap costs low: that stops the program at each call, whatever the interval"
+            "--max-overhead can't limit the cost of --engine trap, which stops the program at each call, whatever the \
+             interval"
         );
     }
     if options.python && options.unwinder == Unwinder::Libunwind {
-        bail!("--python shows its functions in the stacks that heaptrace walks itself: without --unwinder libunwind");
+        bail!("--python shows its functions in the stacks that heaptrace walks itself: omit --unwinder libunwind");
     }
     let table = AllocatorTable::new();
     let mut table = if options.mmap { table.with_mappings() } else { table };
@@ -92,7 +93,7 @@ mod tests {
         assert!(settings(&options.profile, false).is_ok());
         options.profile.unwinder = Unwinder::Libunwind;
         let refused = settings(&options.profile, false).unwrap_err().to_string();
-        assert!(refused.contains("without --unwinder libunwind"), "{refused}");
+        assert!(refused.contains("omit --unwinder libunwind"), "{refused}");
         options.profile.python = false;
         assert!(settings(&options.profile, false).is_ok());
     }

@@ -10,7 +10,7 @@ use crate::base::figures::plural;
 use crate::cli::{EXIT_OWN_FAILURE, SnapshotOptions, Verbosity};
 use crate::export::output::{Outcome, Outputs, Subject};
 use crate::export::{Format, Source};
-use crate::top::ctl::{self, Command, Look, Response, SnapshotHead, SnapshotQuestion};
+use crate::top::ctl::{self, Command, Response, SnapshotHead, SnapshotQuestion, TextStyle};
 use crate::tracer::{control, socket};
 use anyhow::{Context, anyhow, bail};
 use std::io::{self, BufReader, Read, Write};
@@ -29,7 +29,7 @@ pub fn execute(options: &SnapshotOptions) -> anyhow::Result<u8> {
     let stdout_format = match (to_stdout.len(), options.format) {
         (0, _) => None,
         (1, Some(format)) => Some(format),
-        (1, None) => bail!("`-o -` says no format: choose one with --format"),
+        (1, None) => bail!("`-o -` does not name a format: choose one with --format"),
         (_, _) => bail!("`-o -` was given twice"),
     };
     stdout_format.map_or(Ok(()), |format| format.can_hold(Source::Run))?;
@@ -128,18 +128,18 @@ fn take(
         until: options.until.clone(),
         contents: folder.as_ref().map(|_| options.contents_limit),
     };
-    let look = Look { top: None, color: false, width: 0 };
+    let look = TextStyle { top: None, color: false, width: 0 };
     put(&mut tracer, pid, Command::Snapshot(question), look, TIMEOUT)?;
     tracer.conversation.look_out(waiting(pid, TIMEOUT, options.quiet));
     let mut answers = BufReader::new(&mut tracer.conversation);
     let head = match ctl::receive(&mut answers, ctl::LONGEST_ANSWER).with_context(|| no_answer(pid))? {
         Response::Snapshot(head) => head,
         Response::Failed(reason) => return Err(refused(pid, &reason)),
-        Response::Done(_) | Response::Top(_) => bail!("process {pid}: its tracer answers with what was not asked for"),
+        Response::Done(_) | Response::Top(_) => bail!("process {pid}: its tracer gave an answer of the wrong kind"),
     };
     let mut files = files(&head, formats.len(), &mut answers).with_context(|| no_answer(pid))?;
     if let Some(folder) = folder {
-        let blocks = head.blocks.ok_or_else(|| anyhow!("process {pid}: its tracer sends no contents"))?;
+        let blocks = head.blocks.ok_or_else(|| anyhow!("process {pid}: its tracer sent no contents"))?;
         let shown = options.contents.clone().unwrap_or_default();
         let bytes = folder.receive(blocks, options.contents_limit, &mut answers)?;
         folder.finish()?;
@@ -169,12 +169,12 @@ fn take(
 /// The files that follow the head of an answer.
 fn files(head: &SnapshotHead, wanted: usize, from: &mut impl Read) -> anyhow::Result<Vec<Vec<u8>>> {
     if head.files.len() != wanted || head.files.iter().any(|length| *length > ctl::LONGEST_FILE) {
-        bail!("its files are not those that were asked for");
+        bail!("its files are not the requested ones");
     }
     let read = |length: &u64| {
         let mut file = Vec::new();
         from.by_ref().take(*length).read_to_end(&mut file)?;
-        if file.len() as u64 == *length { Ok(file) } else { bail!("the connection broke in the middle of a file") }
+        if file.len() as u64 == *length { Ok(file) } else { bail!("the connection broke inside a file") }
     };
     head.files.iter().map(read).collect()
 }

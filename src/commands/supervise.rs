@@ -3,7 +3,7 @@
 
 use super::debuggers::{self, Debuggers};
 use super::hook::{HookRunner, Passers};
-use super::notes::Notes;
+use super::notes::TimelineNotes;
 use super::occasions::{self, Watcher};
 use super::series::Series;
 use super::service::Service;
@@ -70,7 +70,7 @@ impl Schedule {
 
 /// What is made of what the session finds while it lasts.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct SessionOutputs<'a> {
     /// What the user asks for.
     pub profile: &'a ProfileOptions,
     /// The series of profiles, if one is written.
@@ -98,7 +98,7 @@ pub fn supervise(
     mut settings: Settings,
     schedule: Schedule,
     signals: Signals,
-    wanted: &Wanted<'_>,
+    wanted: &SessionOutputs<'_>,
     progress: &Arc<Progress>,
     mut tick: impl FnMut() -> ControlFlow<()>,
 ) -> anyhow::Result<Traced> {
@@ -108,7 +108,7 @@ pub fn supervise(
     let control = Arc::new(Control::new(settings.start_paused));
     let passer =
         HookRunner::start(wanted.profile).context("could not start the thread for --on-profile")?.map(Arc::new);
-    let notes = Notes::wanted(wanted.profile);
+    let notes = TimelineNotes::wanted(wanted.profile);
     let mut watcher =
         Watcher::start(wanted.profile, &control, &settings.requests, progress, passer.as_ref(), notes.as_ref())?;
     let _service = Service::start(&control, &settings.requests, progress, wanted.profile);
@@ -119,7 +119,7 @@ pub fn supervise(
             Some(process)
         }
         Err(error) => {
-            tracing::warn!("{error}: if heaptrace is killed, the target may die with it");
+            tracing::warn!("{error}: if heaptrace is killed, the target may die, too");
             None
         }
     };
@@ -139,9 +139,9 @@ pub fn supervise(
                 session::trace(target, settings, &control, progress)
             }
         })
-        .context("could not start the tracer thread (a limit of memory, `ulimit -v`, or of processes, `ulimit -u`?)")?;
+        .context("could not start the tracer thread (limited memory, `ulimit -v`, or processes, `ulimit -u`?)")?;
     if let Err(error) = control.register_waiter() {
-        tracing::warn!("{error}: the end will be noticed a little later");
+        tracing::warn!("{error}: heaptrace will notice the end a little later");
     }
     let mut slowdown = Slowdown::new(launches);
     let mut debuggers = Debuggers::default();
@@ -225,12 +225,12 @@ pub fn supervise(
         debuggers.look(progress);
         match guardian.as_mut().map(GuardianProcess::look_after) {
             Some(Ok(true)) => {
-                tracing::warn!("the guardian process was lost; another one has taken its place");
+                tracing::warn!("the guardian process was lost; heaptrace has started another one");
                 control.request_guard();
             }
             Some(Err(error)) => {
                 tracing::warn!(
-                    "the guardian process is lost; {error}: if heaptrace is killed, the target may die with it"
+                    "the guardian process is lost; {error}: if heaptrace is killed, the target may die, too"
                 );
             }
             None | Some(Ok(false)) => {}
@@ -250,8 +250,8 @@ pub fn supervise(
             Some(cause) if asleep_since.get_or_insert_with(Instant::now).elapsed() > LONGEST_SLEEP => {
                 // The guardian sees the end of this process, and does its work.
                 return Err(anyhow!(
-                    "the kernel holds heaptrace up ({cause}): it ends without a profile, and the guardian process gives the \
-                     target its code back"
+                    "the kernel blocks heaptrace ({cause}): it ends without a profile, and the guardian process \
+                     restores the target's code"
                 ));
             }
             Some(_) => {}
@@ -262,7 +262,7 @@ pub fn supervise(
         }
     }
     // Where the thread itself broke down the guardian is not dismissed: it sees its socket closed, and does its work.
-    let traced = tracer.join().map_err(|_| anyhow!("the tracer thread broke down"));
+    let traced = tracer.join().map_err(|_| anyhow!("the tracer thread panicked"));
     if let Some(guardian) = guardian.filter(|_| traced.is_ok()) {
         guardian.dismiss();
     }
@@ -286,11 +286,9 @@ pub fn supervise(
     traced.first.interrupted = interrupts > 0;
     traced.first.dismissed = dismissed || out_of_time;
     if out_of_time {
-        traced
-            .first
-            .facts
-            .warnings
-            .push("tracing ended early, as heaptrace's own CPU time was nearly up (`ulimit -t`)".to_owned());
+        traced.first.facts.warnings.push(
+            "tracing ended early, as heaptrace had nearly reached its own limit of CPU time (`ulimit -t`)".to_owned(),
+        );
     }
     Ok(traced)
 }

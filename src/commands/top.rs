@@ -6,7 +6,7 @@ mod screen;
 
 use super::attach::{find, process_of, require_every_block};
 use super::settings::settings;
-use super::supervise::{Schedule, Signals, Wanted, supervise, take_signals};
+use super::supervise::{Schedule, SessionOutputs, Signals, supervise, take_signals};
 use super::{attach, hook, print, print_for_reader, tell, use_color};
 use crate::base::progress::Progress;
 use crate::cli::{EXIT_OWN_FAILURE, TopOptions};
@@ -15,7 +15,7 @@ use crate::top::{Action, State, Subject, answer};
 use crate::tracer::socket::{self, AskError, TracerOf};
 use crate::tracer::{control, terminal};
 use anyhow::{anyhow, bail};
-use asking::{Asker, News};
+use asking::{Asker, TopEvent};
 use screen::Screen;
 use std::io::{self, IsTerminal};
 use std::ops::ControlFlow;
@@ -50,8 +50,8 @@ pub fn execute(options: &TopOptions) -> anyhow::Result<u8> {
         let missing = [("input", io::stdin().is_terminal()), ("output", io::stdout().is_terminal())];
         if let Some((name, _)) = missing.into_iter().find(|(_, there)| !there) {
             bail!(
-                "top draws on a terminal, and standard {name} is none: `heaptrace top --batch -n 1 PID` prints the same once, \
-                 `heaptrace snapshot PID --format json -o -` is for scripts"
+                "top draws on a terminal, and standard {name} is not one: `heaptrace top --batch -n 1 PID` prints the \
+                 same once, `heaptrace snapshot PID --format json -o -` is for scripts"
             );
         }
         if terminal::is_anothers(&io::stdin()) {
@@ -96,13 +96,13 @@ fn attach_to(pid: i32, options: &TopOptions) -> anyhow::Result<u8> {
             Ok(watcher) => watcher,
             Err(error) => return (Err(error.into()), Err(anyhow!("nothing was traced"))),
         };
-        let wanted = Wanted { profile, series: None, passers: &passers };
+        let wanted = SessionOutputs { profile, series: None, passers: &passers };
         let enough = || if watcher.is_finished() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
         let schedule = Schedule::of(profile);
         let target = Target::Attach { pid };
         let traced = supervise(target, settings, schedule, Signals::ForUs, &wanted, &progress, enough);
         over.store(true, Ordering::Release);
-        let seen = watcher.join().unwrap_or_else(|_| Err(anyhow!("internal error: the thread that draws broke down")));
+        let seen = watcher.join().unwrap_or_else(|_| Err(anyhow!("internal error: the thread that draws panicked")));
         (seen, traced)
     });
     control::unblock_terminal_stops()?;
@@ -133,12 +133,12 @@ fn width() -> usize {
 }
 
 /// What was seen last, and why there is no more.
-struct Seen {
+struct LastView {
     state: State,
     end: Option<String>,
 }
 
-impl Seen {
+impl LastView {
     /// When the screen has gone, what it has shown stays.
     fn say_goodbye(&self, batch: bool) -> anyhow::Result<()> {
         if !batch {
@@ -185,7 +185,7 @@ impl View<'_> {
         Ok(None)
     }
 
-    fn watch(&self, tracer: TracerOf) -> anyhow::Result<Seen> {
+    fn watch(&self, tracer: TracerOf) -> anyhow::Result<LastView> {
         let color = use_color(self.options.profile.color, &io::stdout());
         let state = State::new(self.subject, self.options.order, color);
         let asker = Asker::start(self.subject.pid, tracer)?;
@@ -193,7 +193,7 @@ impl View<'_> {
     }
 
     /// Prints one answer after the other.
-    fn print(&self, mut asker: Asker, mut state: State) -> anyhow::Result<Seen> {
+    fn print(&self, mut asker: Asker, mut state: State) -> anyhow::Result<LastView> {
         let mut seen = 0;
         // what has just begun knows of nothing yet
         let is_new = self.subject.attached && !self.options.existing;
@@ -204,26 +204,26 @@ impl View<'_> {
                 asker.ask(state.question(SITES, None));
             }
             match asker.news(POLL_INTERVAL) {
-                Some(News::Answer { answer: new, resident, .. }) => {
+                Some(TopEvent::Answer { answer: new, resident, .. }) => {
                     state.update(*new, resident);
                     let gap = if seen == 0 { "" } else { "\n" };
                     let is_read = print_for_reader(&format!("{gap}{}", answer(&state, self.options.rows, width())))?;
                     seen += 1;
                     if !is_read || self.options.samples.is_some_and(|samples| seen >= samples) {
-                        return Ok(Seen { state, end: None });
+                        return Ok(LastView { state, end: None });
                     }
                 }
-                Some(News::Over(end)) => return self.ended(state, end, seen),
-                Some(News::Refused(reason) | News::Broken(reason)) => bail!("{reason}"),
-                Some(News::Told(_)) | None => {}
+                Some(TopEvent::Over(end)) => return self.ended(state, end, seen),
+                Some(TopEvent::Refused(reason) | TopEvent::Broken(reason)) => bail!("{reason}"),
+                Some(TopEvent::Told(_)) | None => {}
             }
         }
-        Ok(Seen { state, end: None })
+        Ok(LastView { state, end: None })
     }
 
     /// Draws one answer after the other, and does what keys say.
-    fn draw(&self, mut asker: Asker, mut state: State) -> anyhow::Result<Seen> {
-        // An error of the first answer is told on the screen that there is.
+    fn draw(&self, mut asker: Asker, mut state: State) -> anyhow::Result<LastView> {
+        // An error of the first answer is shown on the screen that there is.
         asker.ask(state.question(SITES, None));
         let mut seen = 0;
         let mut due = Instant::now() + self.options.every;
@@ -238,23 +238,23 @@ impl View<'_> {
             while let Some(news) = asker.news(if screen.is_some() { Duration::ZERO } else { POLL_INTERVAL }) {
                 changed = true;
                 match news {
-                    News::Answer { answer: new, resident, mark } => {
+                    TopEvent::Answer { answer: new, resident, mark } => {
                         if let Some(mark) = mark {
                             state.marked(&mark);
                         }
                         state.update(*new, resident);
                         seen += 1;
                         if self.options.samples.is_some_and(|samples| seen >= samples) {
-                            return Ok(Seen { state, end: None });
+                            return Ok(LastView { state, end: None });
                         }
                         if screen.is_none() {
                             screen = Some(Screen::open()?);
                         }
                     }
-                    News::Told(text) => state.tell(&text),
-                    News::Refused(reason) if screen.is_some() => state.tell(&reason),
-                    News::Refused(reason) | News::Broken(reason) => bail!("{reason}"),
-                    News::Over(end) => return self.ended(state, end, seen),
+                    TopEvent::Told(text) => state.tell(&text),
+                    TopEvent::Refused(reason) if screen.is_some() => state.tell(&reason),
+                    TopEvent::Refused(reason) | TopEvent::Broken(reason) => bail!("{reason}"),
+                    TopEvent::Over(end) => return self.ended(state, end, seen),
                 }
             }
             let Some(screen) = &mut screen else { continue };
@@ -265,25 +265,25 @@ impl View<'_> {
             changed = screen.has_new_size() || !keys.is_empty();
             for key in keys {
                 match state.press(key) {
-                    Some(Action::Quit) => return Ok(Seen { state, end: None }),
+                    Some(Action::Quit) => return Ok(LastView { state, end: None }),
                     Some(Action::Ask) => due = Instant::now(),
                     Some(Action::Mark(name)) => mark = Some(name),
                     Some(Action::Snapshot) => asker.take_snapshot(),
                     // ours is let go when we leave
-                    Some(Action::Detach) if self.subject.attached => return Ok(Seen { state, end: None }),
+                    Some(Action::Detach) if self.subject.attached => return Ok(LastView { state, end: None }),
                     Some(Action::Detach) => asker.detach(),
                     None => {}
                 }
             }
         }
-        Ok(Seen { state, end: None })
+        Ok(LastView { state, end: None })
     }
 
-    /// The conversation is over. What becomes of a process that was attached to is told by who traces it.
-    fn ended(&self, state: State, end: String, seen: u64) -> anyhow::Result<Seen> {
+    /// The conversation is over. The tracer of an attached process tells what becomes of it.
+    fn ended(&self, state: State, end: String, seen: u64) -> anyhow::Result<LastView> {
         if seen == 0 && !self.subject.attached {
             bail!("{end}");
         }
-        Ok(Seen { state, end: (!self.subject.attached).then_some(end) })
+        Ok(LastView { state, end: (!self.subject.attached).then_some(end) })
     }
 }

@@ -29,7 +29,7 @@ const QUEUE: usize = 8;
 /// How often a full queue is looked at.
 const POLL: Duration = Duration::from_micros(500);
 
-/// After this time of waiting for a reader at the end the user is told.
+/// After this time of waiting for a reader at the end heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How often is looked then whether a signal has come.
@@ -64,7 +64,7 @@ struct Running {
 /// What became of a trace.
 #[derive(Debug)]
 pub struct TraceOutcome {
-    /// What the user is told.
+    /// What heaptrace tells the user.
     pub text: String,
     /// Whether it is not what was asked for.
     pub has_failed: bool,
@@ -84,11 +84,13 @@ impl TraceFile {
             (TraceMode::Streaming, Some(_)) => {
                 bail!("--trace-size is for traces with a limit: add --trace-mode oneshot or circular")
             }
-            (_, Some(size)) if size < MIN_SIZE => bail!("--trace-size: {} KiB is the least", MIN_SIZE >> 10),
+            (_, Some(size)) if size < MIN_SIZE => bail!("--trace-size: the minimum is {} KiB", MIN_SIZE >> 10),
             (_, size) => size.unwrap_or(DEFAULT_SIZE),
         };
         let Some(compressed) = is_compressed(&trace.path) else {
-            bail!("--trace {shown}: the name says no format; a trace is called FILE.fxt or, compressed, FILE.fxt.zst")
+            bail!(
+                "--trace {shown}: the name does not end in a format; name a trace FILE.fxt or, compressed, FILE.fxt.zst"
+            )
         };
         let file = GrowingFile::prepare(&trace.path, owners)?;
         if file.direct().is_some() && trace.mode == TraceMode::Circular {
@@ -169,7 +171,7 @@ impl TraceFile {
             traced.first.facts.warnings.push(format!("the trace {} ended early: {failure}", shown.display()));
         } else if written.dropped > 0 {
             traced.first.facts.warnings.push(format!(
-                "the trace {} was full after {} events (--trace-size): {} more are not in it",
+                "the trace {} was full after {} events (--trace-size): it lacks {} more",
                 shown.display(),
                 written.events,
                 written.dropped
@@ -208,7 +210,7 @@ impl TraceFile {
                 }
                 if !told {
                     told = true;
-                    tell(&format!("waiting for the reader of {} (Ctrl-C gives it up)", self.file.shown().display()));
+                    tell(&format!("waiting for the reader of {} (Ctrl-C gives up)", self.file.shown().display()));
                 }
                 let signal = control::next_signal(SIGNAL_POLL).filter(|&signal| control::is_request_to_end(signal));
                 if interrupted.is_none() && signal.is_some() {
@@ -243,7 +245,7 @@ fn outcome(progress: &Progress, written: Written, shown: &Path) -> TraceOutcome 
             }
             if written.dropped > 0 {
                 text.push_str(&format!(
-                    "; it was full then: {} events that came later are not in it (--trace-size)",
+                    "; then it was full: it lacks {} later events (--trace-size)",
                     grouped(written.dropped)
                 ));
             }
@@ -259,7 +261,7 @@ impl Running {
         if let Some(writer) = self.writer.take()
             && writer.join().is_err()
         {
-            self.progress.fail("the thread that writes it broke down".to_owned());
+            self.progress.fail("the thread that writes it panicked".to_owned());
         }
     }
 }
@@ -307,7 +309,7 @@ impl QueueOutput {
             if self.progress.is_in_a_hurry()
                 && hurry_since.get_or_insert_with(Instant::now).elapsed() > super::tracestore::LAST_CHANCE
             {
-                self.progress.fail("its reader, or the disk, took nothing any more when tracing was to end".to_owned());
+                self.progress.fail("its reader, or the disk, stopped taking data before tracing could end".to_owned());
                 return false;
             }
             std::thread::sleep(POLL);
@@ -330,7 +332,8 @@ impl TraceOutput for QueueOutput {
             TraceMode::Oneshot if in_file >= self.limit => {
                 if !self.progress.was_full.swap(true, Ordering::Relaxed) {
                     tell(&format!(
-                        "the trace {} is full (--trace-size): what happens from now on is not in it, the profile will have it",
+                        "the trace {} is full (--trace-size): it lacks what happens from now on, but the profile will \
+                         have it",
                         self.shown.display()
                     ));
                 }
@@ -342,7 +345,7 @@ impl TraceOutput for QueueOutput {
     }
 
     fn flush(&mut self) {
-        // A failure is told by the next piece.
+        // The next piece reports a failure.
         let _ = self.send(Message::Flush);
     }
 
@@ -353,7 +356,7 @@ impl TraceOutput for QueueOutput {
     fn begin_segment(&mut self, events: u64) {
         self.segment += 1;
         self.handed_over = 0;
-        // A failure is told by the next piece.
+        // The next piece reports a failure.
         let _ = self.send(Message::Segment { events });
     }
 }

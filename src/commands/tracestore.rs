@@ -26,7 +26,7 @@ pub(super) const SEGMENTS: u64 = 8;
 /// How often a full pipe is tried again, or one without a reader.
 const POLL: Duration = Duration::from_millis(5);
 
-/// After this time of waiting for a reader the user is told.
+/// After this time of waiting for a reader heaptrace tells the user.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How long a named pipe may be without a reader.
@@ -36,7 +36,7 @@ const READER_MUST_COME: Duration = Duration::from_secs(60);
 /// and takes 8,000,000 events a second, level 6 leaves 8.6 and takes 2,400,000, level 19 leaves 6.9 and takes 30,000.
 const LEVEL: i32 = 3;
 
-/// What the writing thread is told.
+/// An order to the writing thread.
 #[derive(Debug)]
 pub(super) enum Message {
     /// Whole records.
@@ -66,7 +66,7 @@ pub(super) enum Message {
 pub(super) struct Progress {
     /// Tracing is to end: nothing is waited for any longer.
     pub(super) hurry: Arc<AtomicBool>,
-    /// Whether the user was told that the trace is full.
+    /// Whether heaptrace has told the user that the trace is full.
     pub(super) was_full: AtomicBool,
     /// How many messages wait; for a moment it may be one less.
     pub(super) waiting: AtomicI64,
@@ -154,7 +154,7 @@ impl Write for Patient {
                     if self.progress.is_in_a_hurry()
                         && hurry_since.get_or_insert_with(Instant::now).elapsed() > LAST_CHANCE
                     {
-                        return Err(io::Error::other("its reader took nothing any more when tracing was to end"));
+                        return Err(io::Error::other("its reader stopped reading before tracing could end"));
                     }
                     std::thread::sleep(POLL);
                 }
@@ -259,7 +259,7 @@ impl Store {
         })
     }
 
-    /// Does what it is told until the end.
+    /// Carries out orders until the end.
     pub(super) fn serve(mut self, messages: &Receiver<Message>) {
         for message in messages {
             let done = match message {
@@ -379,7 +379,7 @@ impl Store {
         let mut text = format!("{error:#}");
         if self.file.direct().is_none() {
             let piece = (self.mode == TraceMode::Circular).then_some(self.segment);
-            text.push_str(&format!("; what was recorded until then is in {}", self.file.part_shown(piece).display()));
+            text.push_str(&format!("; {} holds what was recorded until then", self.file.part_shown(piece).display()));
         }
         if at_once {
             tell(&format!("the trace ends, the program goes on: {}: {text}", self.file.shown().display()));
@@ -399,18 +399,18 @@ fn open_pipe(path: &Path, quiet: bool) -> anyhow::Result<File> {
         let waited = began.elapsed();
         if waited > READER_MUST_COME {
             bail!(
-                "{}: no process has opened this pipe for reading within {} s; start its reader earlier, or name a file",
+                "{}: no process opened this pipe for reading within {} s; start its reader earlier, or name a file",
                 path.display(),
                 READER_MUST_COME.as_secs()
             );
         }
         if waited > SILENCE && !told {
             told = true;
-            tell(&format!("waiting for a reader of {} (Ctrl-C gives it up)", path.display()));
+            tell(&format!("waiting for a reader of {} (Ctrl-C gives up)", path.display()));
         }
         if let Some(signal) = control::next_signal(POLL).filter(|&signal| control::is_request_to_end(signal)) {
             bail!(
-                "{}: no process has opened this pipe for reading until {}",
+                "{}: no process opened this pipe for reading before {}",
                 path.display(),
                 control::signal_name(signal)
             );

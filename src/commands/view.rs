@@ -28,7 +28,10 @@ pub fn execute(options: &ViewOptions) -> anyhow::Result<u8> {
     }
     let is_page = options.file.extension().is_some_and(|end| end == "html");
     if is_page && !options.source {
-        bail!("{}: --no-source is for pages that are made here, and this is one already", options.file.display());
+        bail!(
+            "{}: --no-source is for pages that heaptrace makes now, and this file is already a page",
+            options.file.display()
+        );
     }
     let page = if is_page { options.file.clone() } else { written(&options.file, Format::Html, options.source)? };
     let page = std::path::absolute(&page).with_context(|| page.display().to_string())?;
@@ -39,7 +42,7 @@ pub fn execute(options: &ViewOptions) -> anyhow::Result<u8> {
             return Ok(0);
         }
     }
-    bail!("no browser could be started ($BROWSER, xdg-open): open {} yourself", page.display())
+    bail!("heaptrace could not start a browser ($BROWSER, xdg-open): open {} yourself", page.display())
 }
 
 /// `go tool pprof`, or pprof, as a server with a page of its own, until it is ended.

@@ -20,7 +20,7 @@ const NAME: usize = 60;
 
 /// Advice of a profile.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
+pub(super) struct AdviceLine {
     /// The figures.
     pub proof: Proof,
     /// The stack of the site.
@@ -31,8 +31,8 @@ pub(super) struct Told {
 
 /// All that is to be said, what concerns most first. What a file says is not found out anew, as it has less to tell
 /// from.
-pub(super) fn advice(view: &View<'_>) -> Vec<Told> {
-    let told = |(stack, proof): (usize, Proof)| Told { proof, stack, text: sentence(view, stack, &proof) };
+pub(super) fn advice(view: &View<'_>) -> Vec<AdviceLine> {
+    let told = |(stack, proof): (usize, Proof)| AdviceLine { proof, stack, text: sentence(view, stack, &proof) };
     if let Some(known) = view.profile.saved.as_ref().and_then(|saved| saved.advice.as_ref()) {
         return known.iter().copied().map(told).collect();
     }

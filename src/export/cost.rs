@@ -78,13 +78,14 @@ fn promotion(out: &mut String, layout: Layout, view: &View<'_>) {
             let who = if view.profile.processes.is_empty() { "it" } else { "one of the processes" };
             let share = percent(permille.into(), 1000);
             format!(
-                "{who} went over from the trap engine to the jump engine after {after}, as stops took {share} of its time"
+                "{who} changed from the trap engine to the jump engine after {after}, as stops took {share} of its time"
             )
         }
         // It began with its first call.
         None if attempts == 0 => return,
         None => format!(
-            "the jump engine has seen its calls from {after} on only: there was no earlier moment at which its code could be changed"
+            "the jump engine recorded its calls only from {after} on: there was no earlier moment at which heaptrace \
+             could change its code"
         ),
     };
     prose(out, layout, &line);

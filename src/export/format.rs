@@ -55,6 +55,7 @@ macro_rules! formats {
     ($($(#[$doc:meta])* $format:ident { $($field:ident: $value:expr),* $(,)? })*) => {
         /// A file format.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[non_exhaustive]
         pub enum Format {
             $($(#[$doc])* $format,)*
         }
@@ -263,6 +264,7 @@ impl Format {
 
 /// Where a profile comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Source {
     /// From a run, or a saved one: it has sums.
     Run,
@@ -327,10 +329,7 @@ pub(super) fn names() -> String {
 #[non_exhaustive]
 pub enum FormatError {
     /// No format has this ending.
-    #[error(
-        "{name}: the end of the name says no known format; there are {} (or choose one with --format)",
-        available()
-    )]
+    #[error("{name}: the name does not end in a known format; there are {} (or choose one with --format)", available())]
     UnknownSuffix {
         /// The path.
         name: String,

@@ -413,9 +413,9 @@ fn findings(out: &mut String, report: &HeapReport<'_>, walk: &Summary, paint: Pa
     if walk.findings.is_empty() {
         return;
     }
-    let title = format!("{} that the allocator does not leave so", text::plural(walk.findings.len() as u64, "thing"));
+    let title = format!("{} in the heap", text::plural(walk.findings.len() as u64, "inconsistent place"));
     if report.in_motion {
-        let title = format!("{title}: threads were changing the heap, which may be all that it is");
+        let title = format!("{title}: threads were changing the heap, which may be the only cause");
         let _ = writeln!(out, "\n{}", paint.yellow(&title));
     } else {
         let _ = writeln!(out, "\n{}", paint.red(&title));

@@ -25,7 +25,8 @@ pub(super) fn write(view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
         let why = match profile.processes.is_empty() {
             true => "a .heaptimeline is made of a trace: `heaptrace convert`",
             false => {
-                "a .heaptimeline is of one process, and this is of several: put %p in the file's name, and each gets one"
+                "a .heaptimeline holds one process, and there are several: put %p in the file's name, and each process \
+                 gets a file"
             }
         };
         return Err(io::Error::other(why));

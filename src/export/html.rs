@@ -11,7 +11,7 @@ mod pack;
 mod source;
 mod tree;
 
-use super::advice::{self, Told};
+use super::advice::{self, AdviceLine};
 use super::cost;
 use super::json::{self, frames::FrameTable};
 use super::problems::problems;
@@ -297,7 +297,7 @@ fn words<'a>(
 /// That one site has most of the peak, a sentence about the peak says already.
 fn words_of_advice<'a>(view: &View<'a>) -> Vec<WordsAdvice<'a>> {
     let all = advice::advice(view).into_iter();
-    let words = all.filter_map(|Told { proof, stack, text }| {
+    let words = all.filter_map(|AdviceLine { proof, stack, text }| {
         let (lead, column) = match proof {
             Proof::LargestAtPeak { .. } => return None,
             Proof::Temporaries { .. } => ("Short-lived blocks", Value::Temporary),

@@ -207,15 +207,15 @@ pub fn living_leaks(profile: &Profile, options: &LivingLeaksOptions) -> String {
             format!(", {} more could not be read{}", human_bytes(bytes), in_brackets(&leaks.unreadable_names))
         }
     };
-    let looked = format!("{} looked through{unread}", human_bytes(leaks.scanned_bytes));
+    let looked = format!("{} searched{unread}", human_bytes(leaks.scanned_bytes));
     let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
     notes::untold(&mut out, layout, &leaks.untold);
     if profile.meta.mode.is_attached() {
         sections::prose(
             &mut out,
             layout,
-            "Blocks from before the attach are unknown: their memory, and that of freed blocks, counts as reachable. A leak may \
-             be missed for that, none is invented.",
+            "Blocks from before the attach are unknown: their memory, and that of freed blocks, counts as reachable. \
+             So heaptrace may miss a leak, but it reports no false ones.",
         );
     }
     out

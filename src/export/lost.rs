@@ -23,8 +23,9 @@ const STEPS: usize = 24;
 /// Columns of a line of prose.
 const WIDTH: usize = 100;
 
-const NO_STACKS: &str = "Where the blocks were allocated is not known, as nobody traced the process then: `heaptrace attach` records it of those to come. \
-     Sizes are what the program may use of a block: with glibc's malloc up to 31 bytes more than it asked for, more where it is aligned or has a mapping of its own.";
+const NO_STACKS: &str = "The allocation sites are unknown, as nobody traced the process then: `heaptrace attach` \
+    records them for later blocks. A size is what the program may use of a block: with glibc's malloc up to 31 bytes \
+    more than it asked for, or more if the block is aligned or has a mapping of its own.";
 
 /// What is told.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,7 @@ pub struct LostReport<'a> {
     pub copied: bool,
     /// The blocks.
     pub scan: &'a Scan,
-    /// How many places of the heap are not as the allocator leaves them.
+    /// How many places of the heap are inconsistent.
     pub findings: usize,
     /// Whether they may be of a heap that threads are just changing.
     pub in_motion: bool,
@@ -155,13 +156,12 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
             plural(amount.objects, "block")
         );
     }
-    let _ =
-        writeln!(out, "  {}", paint.dim(&format!("{} looked through", text::human_bytes(report.scan.scanned_bytes()))));
+    let _ = writeln!(out, "  {}", paint.dim(&format!("{} searched", text::human_bytes(report.scan.scanned_bytes()))));
     if report.scan.unreadable_bytes() > 0 {
         let unread = text::human_bytes(report.scan.unreadable_bytes());
         let names = in_brackets(report.scan.unreadable_names());
         let line = format!(
-            "{unread} could not be read{names}: blocks that only pointers there lead to look lost, and may not be."
+            "{unread} could not be read{names}: blocks to which only pointers there lead look lost, and may not be."
         );
         let _ = writeln!(out, "{}", text::wrap(&line, 0, WIDTH));
     }
@@ -179,7 +179,8 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
     }
     if unasked > 0 && report.stood_ns.is_some() {
         let line = format!(
-            "{} could not be asked for their signal stacks: what only handlers that have returned left there is not reported.",
+            "heaptrace could not read the signal stacks of {}: it does not report what only handlers that have \
+             returned left there.",
             plural(unasked, "thread")
         );
         let _ = writeln!(out, "{}", text::wrap(&line, 0, WIDTH));
@@ -187,7 +188,7 @@ pub fn text(report: &LostReport<'_>, paint: Paint) -> String {
     if report.findings > 0 {
         let why = if report.in_motion { ", as threads were changing it" } else { "" };
         let line = format!(
-            "{} of the heap are not as the allocator leaves them{why}: blocks may be missing here (heaptrace heap {} says where).",
+            "{} of the heap are inconsistent{why}: blocks may be missing here (heaptrace heap {} says where).",
             plural(report.findings as u64, "place"),
             report.pid
         );

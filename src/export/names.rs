@@ -20,7 +20,7 @@ const SHOWN: usize = 4;
 
 /// What the stacks show of a module.
 #[derive(Debug, Default)]
-struct Seen {
+struct NameCoverage {
     /// Bytes of the stacks that pass through it where it has no name.
     bytes: u64,
     /// Places in its code, by whether they have a name.
@@ -31,7 +31,7 @@ struct Seen {
 /// The modules of which functions lack names.
 pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
     let (mut whole, mut without_lines, mut in_python) = (0u64, 0u64, 0u64);
-    let mut seen: FxHashMap<Option<usize>, Seen> = FxHashMap::default();
+    let mut seen: FxHashMap<Option<usize>, NameCoverage> = FxHashMap::default();
     for site in view.sites() {
         let weight = weight(view, &site);
         whole = whole.saturating_add(weight);
@@ -68,7 +68,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
     of_python(out, layout, view.profile, in_python > whole / 10);
     runtimes::told(out, layout, view.profile, seen.get(&None).is_some_and(|made| made.bytes > whole / 1000));
     // less than a thousandth is not worth a line
-    let mut modules: Vec<(Option<usize>, Seen)> =
+    let mut modules: Vec<(Option<usize>, NameCoverage)> =
         seen.into_iter().filter(|(_, seen)| seen.bytes > whole / 1000).collect();
     modules.sort_unstable_by_key(|(module, seen)| (Reverse(seen.bytes), *module));
     if !modules.is_empty() {
@@ -93,7 +93,7 @@ pub(crate) fn missing(out: &mut String, layout: Layout, view: &View<'_>) {
     let infos = modules.iter().filter_map(|(module, _)| view.profile.modules.get((*module)?));
     let is_other_tools = view.profile.saved.as_ref().is_some_and(|saved| saved.writer != Writer::Heaptrace);
     if infos.chain(main).any(|module| of_system(&module)) && !is_other_tools {
-        prose(out, layout, &format!("Or let heaptrace fetch what is missing: {}", debuginfod(view)));
+        prose(out, layout, &format!("Or let heaptrace fetch the missing files: {}", debuginfod(view)));
     }
 }
 
@@ -140,7 +140,7 @@ fn debuginfod(view: &View<'_>) -> String {
     format!("{SERVERS} heaptrace {command}")
 }
 
-fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<usize>, Seen)], whole: u64) {
+fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<usize>, NameCoverage)], whole: u64) {
     let info = |index: &Option<usize>| index.and_then(|index| view.profile.modules.get(index));
     let name = |index: &Option<usize>| match info(index) {
         Some(module) => basename(&module.path),
@@ -148,7 +148,7 @@ fn table(out: &mut String, layout: Layout, view: &View<'_>, modules: &[(Option<u
     };
     let shown = modules.get(..SHOWN).unwrap_or(modules);
     let names = shown.iter().map(|(module, _)| name(module).chars().count()).max().unwrap_or(0);
-    let places = |seen: &Seen| match seen.named {
+    let places = |seen: &NameCoverage| match seen.named {
         0 if seen.unnamed == 1 => "the one place".to_owned(),
         0 => format!("all {} places", grouped(seen.unnamed as u64)),
         named => format!("{} of {}", grouped(seen.unnamed as u64), plural((seen.unnamed + named) as u64, "place")),

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 /// Which columns a pprof file has (`--pprof-columns`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum PprofColumns {
     /// Those of memory_sampler, the peak, and Go's: every consumer finds what it looks for.
     #[default]

@@ -406,7 +406,7 @@ pub fn write_file(
 ) -> Result<u64, OutputError> {
     match resolve(path, owners)? {
         Place::Direct(path) | Place::Open(path) => {
-            Err(OutputError::NotWritable { path, source: io::Error::other("this is no regular file") })
+            Err(OutputError::NotWritable { path, source: io::Error::other("this is not a regular file") })
         }
         Place::Beside(path) | Place::Planted { path, .. } => replace(&path, mode_of(another_user), fill),
     }

@@ -61,7 +61,7 @@ pub struct QueryOptions {
 #[allow(missing_docs, reason = "the texts say what the fields are")]
 pub enum QueryError {
     /// No such function.
-    #[error("no stack has a function whose name is or holds `{function}`{}", similar(near))]
+    #[error("no stack has a function whose name is, or contains, `{function}`{}", similar(near))]
     NoFunction { function: String, near: Vec<String> },
     /// The file does not have these amounts.
     #[error("this file has no amounts of `{value}`; it has {held}{}", cure(value))]

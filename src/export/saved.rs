@@ -37,7 +37,8 @@ fn notes(profile: &Profile, saved: &Saved) -> Vec<String> {
     if saved.is_partial() {
         let parts = ranges(&saved.parts);
         notes.push(format!(
-            "Not all of a session (part {parts}): allocated and freed are those of that time only. `heaptrace merge` joins the parts."
+            "A part of a session (part {parts}): allocated and freed cover that time only. `heaptrace merge` joins the \
+             parts."
         ));
     }
     if !saved.open.is_empty() {
@@ -45,7 +46,8 @@ fn notes(profile: &Profile, saved: &Saved) -> Vec<String> {
     }
     if saved.peak_is_bound {
         notes.push(
-            "The peak is the sum of each process's own: an upper bound, as they need not have been at one moment."
+            "The peak is the sum of the processes' own peaks: an upper bound, as these need not have been at the same \
+             moment."
                 .to_owned(),
         );
     }
@@ -62,7 +64,7 @@ fn notes(profile: &Profile, saved: &Saved) -> Vec<String> {
         notes.push("memory_sampler writes its samples as they are: all amounts are too low.".to_owned());
     }
     if saved.files > 1 && !profile.meta.complete {
-        notes.push(format!("Not all of the {} reach to the regular end of their program.", grouped(saved.files)));
+        notes.push(format!("Some of the {} do not reach the regular end of their program.", grouped(saved.files)));
     }
     notes
 }

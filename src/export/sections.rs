@@ -55,7 +55,7 @@ pub(crate) fn header(out: &mut String, layout: Layout, profile: &Profile, clause
     let (name, program) = (layout.paint.bold("heaptrace:"), layout.paint.bold(&program));
     let _ = writeln!(out, "{name} {program}, {who}{gap}{end} after {after}{clause}");
     if !meta.complete && !meta.mode.is_attached() {
-        let note = "The profile does not reach to the program's regular end.";
+        let note = "The profile does not reach the program's regular end.";
         let _ = writeln!(out, "{}", layout.paint.yellow(note));
     }
     if profile.is_since_mark() {
@@ -182,7 +182,7 @@ fn resident_note(resident: &Resident, profile: &Profile) -> String {
     match (resident.explained_permille(peak), profile.mapped()) {
         (Some(0..=499), None) if resident.peak_bytes - peak >= MUCH && !profile.records_mappings() => {
             format!(
-                "at most; the peak of live blocks is {} of it, and --mmap shows what the program maps by itself",
+                "at most; the peak of live blocks is {} of it, and --mmap shows what the program itself maps",
                 share(peak)
             )
         }
@@ -191,7 +191,8 @@ fn resident_note(resident: &Resident, profile: &Profile) -> String {
             let at_peak = mapped.at_peak.bytes;
             let (blocks, pages) = (share(peak.saturating_sub(at_peak)), percent(at_peak, resident.peak_bytes));
             format!(
-                "at most; at the peak of all that is live, blocks were {blocks} of it, and what the program had mapped by itself {pages}, touched or not"
+                "at most; at the peak of all that is live, blocks were {blocks} of it, and what the program itself had \
+                 mapped {pages}, touched or not"
             )
         }
         (Some(_), None) => "at most, less than the peak of live blocks: some were never touched".to_owned(),
@@ -216,7 +217,7 @@ pub(crate) fn top_stacks(out: &mut String, layout: Layout, view: &View<'_>, top:
     if live.count == 0 && view.profile.totals.live_blocks == 0 {
         heading(out, layout, now);
         let seen = if view.profile.totals.allocations == 0 {
-            "No allocation was seen."
+            "heaptrace saw no allocation."
         } else {
             "Nothing: every block was freed."
         };

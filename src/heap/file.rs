@@ -107,9 +107,9 @@ pub struct SavedHeap {
 pub enum HeapFileError {
     #[error("can't be read: {0}")]
     Io(io::Error),
-    #[error("this is no file that `heaptrace heap --save` has written")]
+    #[error("`heaptrace heap --save` has not written this file")]
     Foreign,
-    #[error("a newer heaptrace has written this file: it has version {0}, and this one reads {VERSION}")]
+    #[error("a newer heaptrace has written this file: it has version {0}, and this heaptrace reads {VERSION}")]
     Newer(u32),
     #[error("the file ends too early: it was not written or copied to its end")]
     Torn,

@@ -242,7 +242,7 @@ pub enum Fault {
     #[error("a list of free chunks runs in a circle")]
     Circle,
     /// The tables of musl's malloc end early, or mimalloc's map leads to more than is read.
-    #[error("the allocator's tables do not go on where they should, or lead to more than is read")]
+    #[error("the allocator's tables do not continue where they should, or lead to more than heaptrace reads")]
     Table,
     /// An entry in them makes no sense, or overlaps another one.
     #[error("an entry in the allocator's tables points to a group of blocks that can't be there")]
@@ -252,18 +252,18 @@ pub enum Fault {
     Group,
     /// A page's count of blocks is not that of its lists.
     #[error(
-        "a page's lists of free blocks have more or fewer blocks than the page counts: something was written over one of them, or threads are just changing them"
+        "a page's lists of free blocks have more or fewer blocks than the page counts: something was written over one \
+         of them, or threads are changing them at the moment"
     )]
     Count,
     /// What stands before a live block is no header.
     #[error(
-        "what stands before a live block is no header: something was written over it, or the block is just being handed out"
+        "there is no valid header before a live block: something was written over it, or a thread is allocating the \
+         block at the moment"
     )]
     Header,
     /// A zero that must follow a live block does not.
-    #[error(
-        "a live block is not followed by the zero that the allocator has left there: something was written beyond its end"
-    )]
+    #[error("the zero that the allocator leaves after a live block is missing: something was written beyond its end")]
     Overrun,
 }
 

@@ -221,13 +221,13 @@ impl Blocks {
         match (known, handed_out) {
             (_, 0) => None,
             (0, _) => Some(format!(
-                "capacity that was never written is unknown (--perturb): none of {} came with the fill of glibc's malloc, which \
-                 another allocator does not have, and calloc neither",
+                "capacity that was never written is unknown (--perturb): none of {} had the fill of glibc's malloc; \
+                 blocks of calloc and of other allocators lack it",
                 plural(handed_out, "block")
             )),
             (known, all) if known < all => Some(format!(
-                "capacity that was never written is known for {} of {} (--perturb): the others came without the fill of glibc's malloc, \
-                 as those of calloc do",
+                "capacity that was never written is known for {} of {} (--perturb): the others lacked the fill of \
+                 glibc's malloc, as blocks of calloc do",
                 grouped(known),
                 plural(all, "block")
             )),

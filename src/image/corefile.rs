@@ -40,15 +40,15 @@ const COMPRESSED: [(&[u8], &str); 4] =
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the texts say what the fields are")]
 pub enum CoreFileError {
-    #[error("this is no core file")]
+    #[error("this is not a core file")]
     Foreign,
-    #[error("this is a program or a library, no core file")]
+    #[error("this is a program or a library, not a core file")]
     Program,
     #[error("it is compressed with {0}: uncompress it first (`coredumpctl dump -o core` does that, too)")]
     Compressed(&'static str),
     #[error("it is a core of another kind of machine or of a 32-bit program: heaptrace reads those of x86-64")]
     Machine,
-    #[error("it ends before what it says of the process: it was not written or copied to its end")]
+    #[error("it ends before its description of the process: it was not written or copied to its end")]
     Torn,
     #[error("the core is damaged: {0}")]
     Damaged(&'static str),

@@ -60,7 +60,8 @@ pub enum ElfError {
     Damaged(&'static str),
     /// A compressed section is out of proportion, or of what memory is free.
     #[error(
-        "a compressed section of {} that claims to be {} is left alone: so much is not believed, or not free in memory",
+        "heaptrace ignores a compressed section of {} that claims to be {}: that is implausible, or more than the free \
+         memory",
         unpacking::human(*packed), unpacking::human(*size)
     )]
     Unpacked {

@@ -141,20 +141,20 @@ pub fn parse(text: &[u8]) -> Result<Vec<Mapping>, MapsError> {
 fn parse_line(line: &[u8]) -> Result<Mapping, &'static str> {
     let mut rest = line;
     let (start, end) = split_once(next_field(&mut rest), b'-').ok_or("the address range has no '-'")?;
-    let start = hex(start).ok_or("the start address is no hexadecimal number")?;
-    let end = hex(end).ok_or("the end address is no hexadecimal number")?;
+    let start = hex(start).ok_or("the start address is not a hexadecimal number")?;
+    let end = hex(end).ok_or("the end address is not a hexadecimal number")?;
     if start >= end {
         return Err("the end address is not above the start address");
     }
     let perms = perms(next_field(&mut rest)).ok_or("the permissions are not four letters")?;
-    let offset = hex(next_field(&mut rest)).ok_or("the offset is no hexadecimal number")?;
+    let offset = hex(next_field(&mut rest)).ok_or("the offset is not a hexadecimal number")?;
     let (major, minor) = split_once(next_field(&mut rest), b':').ok_or("the device has no ':'")?;
     let device_part = |digits| hex(digits).and_then(|n| u32::try_from(n).ok());
     let dev = Device {
-        major: device_part(major).ok_or("the major device number is no hexadecimal number")?,
-        minor: device_part(minor).ok_or("the minor device number is no hexadecimal number")?,
+        major: device_part(major).ok_or("the major device number is not a hexadecimal number")?,
+        minor: device_part(minor).ok_or("the minor device number is not a hexadecimal number")?,
     };
-    let inode = decimal(next_field(&mut rest)).ok_or("the inode is no number")?;
+    let inode = decimal(next_field(&mut rest)).ok_or("the inode is not a number")?;
 
     let name = rest.trim_ascii_start();
     let kind = kind_of(name, inode);

@@ -74,7 +74,7 @@ impl Core {
         Ok(core)
     }
 
-    /// gdb leaves out mappings of which it keeps no byte. What may be done there, the files say.
+    /// gdb leaves out mappings if it keeps no byte of them. The files say what access they allow.
     fn complete_permissions(&mut self, files: &CoreFiles<'_>) {
         let mut segments: BTreeMap<PathBuf, Option<Vec<Segment>>> = BTreeMap::new();
         // of a file that is not there: a module has data
@@ -122,7 +122,7 @@ impl Core {
             if named.is_some() {
                 refused = Some(CoreError::OtherProgram { path, why });
             } else {
-                warnings.push(format!("{}: {why}: its symbols and constants are left out", path.display()));
+                warnings.push(format!("{}: {why}: its symbols and constants are missing here", path.display()));
             }
             None
         });
@@ -136,7 +136,7 @@ impl Core {
         let file = open_regular(place).map_err(|error| error.to_string())?;
         let bytes = Bytes::of_file(&file).map_err(|error| error.to_string())?;
         if !modules::fits(&bytes, mapped) {
-            return Err("it is not the file that was mapped (its segments are others)".to_owned());
+            return Err("it is not the file that was mapped (its segments differ)".to_owned());
         }
         let known = Elf::parse(&bytes).ok().and_then(|elf| elf.build_id_hex());
         match self.build_id(mapped) {
@@ -165,7 +165,7 @@ impl Core {
         &self.objects
     }
 
-    /// The pages of which something was kept.
+    /// The pages of which the core has kept something.
     pub(super) fn pages(&self) -> Vec<Range<Addr>> {
         self.pages.clone()
     }

@@ -17,19 +17,20 @@ use std::thread::Builder;
 use std::time::Duration;
 
 /// Debug information was left unread.
-const CUT: &str = "there is more debug information than is read: some types are missing";
+const CUT: &str = "there is more debug information than heaptrace reads: some types are missing";
 /// It is not known which file the program is.
-const NO_PROGRAM: &str = "the program's file was not found: its types are not known";
+const NO_PROGRAM: &str = "the program's file was not found: its types are unknown";
 /// Split DWARF was not found.
-const WITHOUT: &str = "files (split DWARF) are missing: so are the types that they have. Keep them where they were built, or put a package made by `dwp -e PROGRAM` beside the program as PROGRAM.dwp";
+const WITHOUT: &str = "files (split DWARF) are missing, and their types with them. Keep the files where they were \
+    built, or make a package by `dwp -e PROGRAM` and put it beside the program as PROGRAM.dwp";
 
 /// So long the thread that reads is waited for. Its own limit is less; beyond that are files that take long to open, to
 /// sum or to unpack, and those of servers that do not answer.
 const TIMEOUT: Duration = Duration::from_secs(45);
 /// It was longer.
-const SLOW: &str = "debug information takes too long to read: types are not known";
+const SLOW: &str = "debug information takes too long to read: types are unknown";
 /// It has ended without a result.
-const FAILED: &str = "reading debug information has failed: types are not known";
+const FAILED: &str = "reading debug information failed: types are unknown";
 
 /// The declarations of all modules.
 #[derive(Debug, Default)]

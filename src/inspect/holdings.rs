@@ -3,10 +3,10 @@
 use super::declarations::Declarations;
 use super::modules::Objects;
 use super::names::{Names, class_name};
-use super::seen::Seen;
+use super::seen::ProcessView;
 use crate::base::addr::Addr;
 use crate::base::memory::{ReadAgain, ReadMemory};
-use crate::heap::graph::contents::{Contents, Look, Looking, Part, Table};
+use crate::heap::graph::contents::{ContentKind, Contents, Looking, Part, Table};
 use crate::heap::graph::declared::{Layouts, Present, ThreadBlock};
 use crate::heap::graph::duplicates::{self, Duplicates};
 use crate::heap::graph::holders::{Finding, Holdings};
@@ -25,9 +25,9 @@ use std::thread::Builder;
 
 /// In larger mappings nothing is looked for that names types.
 const LARGEST_ROOT: u64 = 64 << 20;
-/// So many equal blocks are told by what they hold.
+/// The answer shows the contents of at most this number of equal blocks.
 const DUPLICATES: usize = 10;
-/// So much of their text is told, in bytes.
+/// At most this much of their text, in bytes.
 const SAMPLE: usize = 40;
 
 /// What was read.
@@ -47,7 +47,12 @@ pub(super) struct Blocks {
 
 /// Reads the blocks of a process and its roots from `memory`: its own, that of a copy, or that of a core.
 /// `declared`: what the modules say of their variables.
-pub(super) fn read(seen: &Seen, walk: &Walk, memory: &mut impl ReadAgain, declared: Option<&Declarations>) -> Blocks {
+pub(super) fn read(
+    seen: &ProcessView,
+    walk: &Walk,
+    memory: &mut impl ReadAgain,
+    declared: Option<&Declarations>,
+) -> Blocks {
     let root = seen.root();
     let mappings = &seen.mappings;
     let objects = seen.objects(walk);
@@ -142,7 +147,7 @@ fn exact_types(contents: &Contents, declared: &Present<'_>) -> Vec<(u32, TypeId)
     let of_tables: Vec<Option<TypeId>> = contents.tables.iter().map(of_table).collect();
     let looks = (0..).zip(&contents.looks);
     let exact = looks.filter_map(|(block, look)| match look {
-        Look::Table(table) | Look::Dyn(table) => Some((block, (*of_tables.get(*table as usize)?)?)),
+        ContentKind::Table(table) | ContentKind::Dyn(table) => Some((block, (*of_tables.get(*table as usize)?)?)),
         _ => None,
     });
     exact.collect()

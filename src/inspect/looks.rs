@@ -6,7 +6,7 @@
 //! no allocator is found: its main structure may be half done.
 
 use super::modules;
-use super::seen::Seen;
+use super::seen::ProcessView;
 use crate::base::addr::Addr;
 use crate::heap::walk::{Fault, Finding, Walk};
 use crate::image::maps::Mapping;
@@ -31,8 +31,8 @@ pub(super) enum Purpose {
 }
 
 /// What one look has seen, or the best of several.
-pub(super) struct Look<T> {
-    pub(super) seen: Seen,
+pub(super) struct Attempt<T> {
+    pub(super) seen: ProcessView,
     pub(super) walk: Option<Walk>,
     /// What was read of the heap, if there is one.
     pub(super) read: Option<T>,
@@ -53,8 +53,8 @@ pub(super) struct Look<T> {
 pub(super) fn look<T: Send>(
     pid: i32,
     purpose: Purpose,
-    read: impl Fn(&Seen, &Walk, &mut TargetMemory) -> T + Sync,
-) -> Result<Look<T>> {
+    read: impl Fn(&ProcessView, &Walk, &mut TargetMemory) -> T + Sync,
+) -> Result<Attempt<T>> {
     let means = modules::of_c_library(pid);
     let is_copied_whole = copy::is_copied_whole(pid);
     let mut looks = Looks::new();
@@ -63,7 +63,7 @@ pub(super) fn look<T: Send>(
     loop {
         let most = looks.fewest();
         // what will not be kept need not be read
-        let read = |seen: &Seen, walk: &Walk, memory: &mut TargetMemory| {
+        let read = |seen: &ProcessView, walk: &Walk, memory: &mut TargetMemory| {
             most.is_none_or(|most| walk.findings.len() < most).then(|| read(seen, walk, memory))
         };
         let mut look = match look_once(pid, purpose, means, is_copied_whole, &read) {
@@ -82,8 +82,8 @@ pub(super) fn look<T: Send>(
     let in_motion = !looks.agree;
     // the first one was kept at least
     let Some((_, look)) = looks.kept else { return Err(TracerError::Died { tid: pid }) };
-    let Look { seen, walk, read, copied, .. } = look;
-    Ok(Look { seen, walk, read: read.flatten(), copied, stood, in_motion, warnings })
+    let Attempt { seen, walk, read, copied, .. } = look;
+    Ok(Attempt { seen, walk, read: read.flatten(), copied, stood, in_motion, warnings })
 }
 
 /// One look. Without `means` there is no copy, and no thread is asked for its signal stack; without `is_copied_whole`
@@ -96,15 +96,15 @@ fn look_once<T: Send>(
     purpose: Purpose,
     means: Option<Means>,
     is_copied_whole: bool,
-    read: &(impl Fn(&Seen, &Walk, &mut TargetMemory) -> T + Sync),
-) -> Result<Look<T>> {
-    let read_heap = |seen: &Seen, memory: &mut TargetMemory| {
+    read: &(impl Fn(&ProcessView, &Walk, &mut TargetMemory) -> T + Sync),
+) -> Result<Attempt<T>> {
+    let read_heap = |seen: &ProcessView, memory: &mut TargetMemory| {
         let walk = seen.walk(memory);
         let read = walk.as_ref().map(|walk| read(seen, walk, memory));
         (walk, read)
     };
     let standing = |still: &Standstill| {
-        let seen = Seen::of(pid, &still.threads())?;
+        let seen = ProcessView::of(pid, &still.threads())?;
         let seen = if purpose == Purpose::Census { seen.with_pages()? } else { seen };
         let mut memory = seen.memory()?;
         let stacks = kernelheld::signal_stacks(still, means, &seen.mappings, &mut memory);
@@ -114,7 +114,7 @@ fn look_once<T: Send>(
             .filter(|_| purpose == Purpose::Census || !seen.mappings.iter().any(is_shared));
         let copy = means.and_then(|means| {
             Copy::make(still, pid, means, &seen.mappings, &mut memory).unwrap_or_else(|error| {
-                tracing::debug!("no copy is made: {error}");
+                tracing::debug!("the process can't be copied: {error}");
                 None
             })
         });
@@ -122,7 +122,7 @@ fn look_once<T: Send>(
         let heap = (!is_copied).then(|| read_heap(&seen, &mut memory));
         Ok((seen, heap, copy))
     };
-    let then = |looked: Result<(Seen, Option<_>, Option<Copy>)>| {
+    let then = |looked: Result<(ProcessView, Option<_>, Option<Copy>)>| {
         let (seen, heap, copy) = looked?;
         let copied = heap.is_none();
         let of_heap = match (heap, &copy) {
@@ -138,10 +138,10 @@ fn look_once<T: Send>(
         }
         let (walk, read) = of_heap?;
         let warnings = copy.and_then(Copy::end).into_iter().collect();
-        Ok(Look { seen, walk, read, copied, stood: Duration::ZERO, in_motion: false, warnings })
+        Ok(Attempt { seen, walk, read, copied, stood: Duration::ZERO, in_motion: false, warnings })
     };
     let (looked, stood) = standstill::stand_still(pid, standing, then)?;
-    Ok(Look { stood, ..looked? })
+    Ok(Attempt { stood, ..looked? })
 }
 
 /// Memory that others may write to, too.

@@ -3,9 +3,9 @@
 
 use super::core::Core;
 use super::inside::{self, Inside};
-use super::looks::{self, Look, Purpose};
+use super::looks::{self, Attempt, Purpose};
 use super::modules::Objects;
-use super::seen::Seen;
+use super::seen::ProcessView;
 use crate::base::addr::{LoadBias, ModuleId};
 use crate::base::memory::ReadMemory;
 use crate::heap::graph::live_blocks;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// What was found.
 #[derive(Debug)]
-pub struct Lost {
+pub struct LostBlocks {
     /// The program's name.
     pub program: String,
     /// How long the process stood still; None: it was seen in a core.
@@ -32,7 +32,7 @@ pub struct Lost {
     pub threads: BTreeMap<i32, String>,
     /// The blocks with their classes.
     pub scan: Scan,
-    /// How many places of the heap were not as the allocator leaves them: blocks may be missing.
+    /// How many places of the heap were inconsistent: blocks may be missing.
     pub findings: usize,
     /// Whether they may be of a heap that threads are just changing.
     pub in_motion: bool,
@@ -41,7 +41,7 @@ pub struct Lost {
     objects: Objects,
 }
 
-impl Lost {
+impl LostBlocks {
     /// Names the variables of the process's modules.
     pub fn symbolizer(&self, debug_dirs: &[PathBuf], root: PathBuf) -> Symbolizer {
         let mut symbolizer = Symbolizer::new(Search::new(debug_dirs, None, None, root));
@@ -63,11 +63,11 @@ impl Lost {
 ///
 /// # Errors
 /// It can't be traced, or its memory can't be read.
-pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
+pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<LostBlocks>> {
     ids::require_own()?;
     let program = procfs::program_name(pid, pid);
     let look = || looks::look(pid, Purpose::Leaks, |seen, walk, memory| read(seen, walk, memory, options));
-    let Look { seen, walk, read, copied, mut stood, in_motion, mut warnings } = look()?;
+    let Attempt { seen, walk, read, copied, mut stood, in_motion, mut warnings } = look()?;
     let Some((walk, mut read)) = walk.zip(read) else { return Ok(None) };
     let mut again = |inside: &[Inside]| {
         let ran_before: Vec<_> = awaited(inside).map(|tid| (tid, ran(pid, tid))).collect();
@@ -80,14 +80,14 @@ pub fn lost(pid: i32, options: &ScanOptions) -> Result<Option<Lost>> {
             }
         }
         // the process has ended since, or another tracer has come: the first look is what is known
-        let look = look().map_err(|error| tracing::debug!("no second look: {error}")).ok()?;
+        let look = look().map_err(|error| tracing::debug!("the second look failed: {error}")).ok()?;
         stood += look.stood;
         warnings.extend(look.warnings.into_iter().filter(|warning| !warnings.contains(warning)).collect::<Vec<_>>());
         look.read.map(|read| (read.graph, read.inside))
     };
     leave_out_what_moves(&mut read.graph, &read.inside, &mut again);
     let lost = told(program, seen, &walk, read);
-    Ok(Some(Lost { stood: Some(stood), copied, in_motion, warnings, ..lost }))
+    Ok(Some(LostBlocks { stood: Some(stood), copied, in_motion, warnings, ..lost }))
 }
 
 /// Between two looks threads have at least so long to leave the allocator.
@@ -141,8 +141,8 @@ fn leave_out_what_moves(graph: &mut Graph, inside: &[Inside], again: &mut dyn Fn
 }
 
 /// Classifies the live blocks of a process that a core has kept. None if its allocator can't be walked.
-pub fn in_core(core: &Arc<Core>, options: &ScanOptions) -> Option<Lost> {
-    let seen = Seen::in_core(core);
+pub fn in_core(core: &Arc<Core>, options: &ScanOptions) -> Option<LostBlocks> {
+    let seen = ProcessView::in_core(core);
     let parts = core.file_parts();
     let mut memory = core.memory(&parts);
     let walk = seen.walk(&mut memory)?;
@@ -150,8 +150,8 @@ pub fn in_core(core: &Arc<Core>, options: &ScanOptions) -> Option<Lost> {
     Some(told(core.file.program.clone(), seen, &walk, read))
 }
 
-fn told(program: String, seen: Seen, walk: &Walk, read: Read) -> Lost {
-    Lost {
+fn told(program: String, seen: ProcessView, walk: &Walk, read: Read) -> LostBlocks {
+    LostBlocks {
         program,
         stood: None,
         copied: false,
@@ -174,7 +174,7 @@ struct Read {
     inside: Vec<Inside>,
 }
 
-fn read(seen: &Seen, walk: &Walk, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Read {
+fn read(seen: &ProcessView, walk: &Walk, memory: &mut dyn ReadMemory, options: &ScanOptions) -> Read {
     let blocks = live_blocks(walk);
     let objects = seen.objects(walk);
     let roots = seen.roots(walk, &objects, &blocks, memory);

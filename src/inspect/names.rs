@@ -90,8 +90,8 @@ impl<'a> Names<'a> {
             RootKind::ThreadData { tid } => format!("thread-specific data of {}", thread(tid)),
             RootKind::Register { tid, .. } => format!("registers of {}", thread(tid)),
             RootKind::Registered => "memory that the program has registered".to_owned(),
-            RootKind::Ignored => "the program's word that it is no leak".to_owned(),
-            RootKind::InMotion => "being given or given back by a thread in the allocator".to_owned(),
+            RootKind::Ignored => "the program's word that it is not a leak".to_owned(),
+            RootKind::InMotion => "being allocated or freed by a thread in the allocator".to_owned(),
             RootKind::Kernel(holder) => holder.name(thread),
             RootKind::Anonymous => {
                 let at = |addr: Addr| {
@@ -103,7 +103,7 @@ impl<'a> Names<'a> {
                         format!("mapping of {} at {start}", path.display())
                     }
                     Some(mapping) => format!("mapping at {}", mapping.start),
-                    None => "mapped memory that is not the allocator's".to_owned(),
+                    None => "mapped memory outside the allocator".to_owned(),
                 }
             }
         }

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What was seen.
-pub(super) struct Seen {
+pub(super) struct ProcessView {
     pub(super) pid: i32,
     /// A live thread.
     pub(super) tid: i32,
@@ -43,7 +43,7 @@ pub(super) struct Seen {
     core: Option<Arc<Core>>,
 }
 
-impl Seen {
+impl ProcessView {
     /// Looks at process `pid`, which has these threads.
     pub(super) fn of(pid: i32, threads: &[StandingThread]) -> Result<Self> {
         let tid = live(pid, threads)?;
@@ -186,7 +186,7 @@ fn held_by_kernel(live: i32, mappings: &[Mapping]) -> KernelHeld {
     KernelHeld::new(timers, epoll, has_aio, has_io_uring)
 }
 
-/// Where a thread stands, as far as it can be told.
+/// Where a thread stands, as far as that is known.
 fn state(pid: i32, thread: &StandingThread) -> ThreadState {
     match &thread.regs {
         Some(regs) => ThreadState::stopped(thread.tid, regs.regs(), thread.vectors.clone()),

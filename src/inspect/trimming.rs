@@ -9,7 +9,7 @@
 //! malloc, without a lock.
 
 use super::modules;
-use super::seen::Seen;
+use super::seen::ProcessView;
 use crate::base::addr::Addr;
 use crate::heap::walk::{self, Allocator, Walk, glibc};
 use crate::image::maps::Mapping;
@@ -37,25 +37,27 @@ const PIECE: usize = 64 << 10;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotTrimmed {
     /// Another allocator than glibc's.
-    #[error("its allocator is not glibc's, or has not been called yet")]
+    #[error("its allocator is not glibc's, or the program has not called it yet")]
     NoGlibc,
     /// The function is not there: a static program that does not use it.
     #[error("it has no malloc_trim: the program is linked statically, and does not call it itself")]
     NoFunction,
     /// A thread is inside of malloc.
-    #[error("a thread is inside of malloc just now, and holds a lock: try again")]
+    #[error("a thread is inside malloc at the moment, and holds a lock: try again")]
     Locked,
     /// No thread can call.
     #[error(
-        "no thread can call malloc_trim just now (one that sleeps in a system call, and is in no signal handler): try again"
+        "no thread can call malloc_trim at the moment (that takes one that sleeps in a system call, outside signal \
+         handlers): try again"
     )]
     NoCaller,
     /// System calls are filtered.
-    #[error("it filters its system calls (seccomp): one more may end it")]
+    #[error("it filters its system calls (seccomp): one more call may end it")]
     Seccomp,
     /// The heap is not understood.
     #[error(
-        "its heap is not as the allocator leaves it, and malloc_trim may end it; if a thread was just changing it, it helps to try again"
+        "its heap is inconsistent, and malloc_trim may end the process; a thread may have been changing the heap: then \
+         try again"
     )]
     Broken,
 }
@@ -66,7 +68,10 @@ pub enum NotTrimmed {
 ///
 /// # Errors
 /// It can't be traced any more, or any failure of a request.
-pub(super) fn trim(seen: &Seen, walk: Option<&Walk>) -> Result<(std::result::Result<u64, NotTrimmed>, Duration)> {
+pub(super) fn trim(
+    seen: &ProcessView,
+    walk: Option<&Walk>,
+) -> Result<(std::result::Result<u64, NotTrimmed>, Duration)> {
     let prepared = match prepare(seen, walk) {
         Ok(prepared) => prepared,
         Err(why) => return Ok((Err(why), Duration::ZERO)),
@@ -84,7 +89,7 @@ struct Prepared<'a> {
     restorer: Addr,
 }
 
-fn prepare<'a>(seen: &Seen, walk: Option<&'a Walk>) -> std::result::Result<Prepared<'a>, NotTrimmed> {
+fn prepare<'a>(seen: &ProcessView, walk: Option<&'a Walk>) -> std::result::Result<Prepared<'a>, NotTrimmed> {
     let of_glibc = walk.filter(|walk| walk.allocator == Allocator::Glibc);
     let walk = of_glibc.ok_or(NotTrimmed::NoGlibc)?;
     if !walk.findings.is_empty() {
@@ -102,7 +107,7 @@ fn prepare<'a>(seen: &Seen, walk: Option<&'a Walk>) -> std::result::Result<Prepa
 
 impl Prepared<'_> {
     /// Makes the call, if this is a moment for it.
-    fn call(&self, seen: &Seen, still: &Standstill) -> Result<std::result::Result<u64, NotTrimmed>> {
+    fn call(&self, seen: &ProcessView, still: &Standstill) -> Result<std::result::Result<u64, NotTrimmed>> {
         let Some((first, _)) = still.sleepers().next() else { return Ok(Err(NotTrimmed::NoCaller)) };
         let tid = first.tid();
         let mappings = procfs::mappings(tid)?;

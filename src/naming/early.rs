@@ -1,7 +1,7 @@
 //! Names that are looked up while the process ends: the kernel takes its memory apart meanwhile, for some
 //! milliseconds, and the profile needs no more than what the last stop has told.
 
-use super::{Identity, Wanted, identity, loaded_module, root_folder, symbolizer};
+use super::{Identity, NamingOptions, identity, loaded_module, root_folder, symbolizer};
 use crate::base::addr::ModuleId;
 use crate::session::{ModuleRecord, NearEnd};
 use crate::symbols::Symbolizer;
@@ -16,7 +16,7 @@ pub struct EarlyNames {
 
 impl EarlyNames {
     /// Begins to look up, on other threads, what a profile of the process will ask.
-    pub fn begin(near_end: &NearEnd, wanted: Wanted<'_>) -> Self {
+    pub fn begin(near_end: &NearEnd, wanted: NamingOptions<'_>) -> Self {
         let root = root_folder(near_end.root.as_deref());
         let mut modules = near_end.modules.clone();
         modules.sort_by_key(|module| !module.is_program);

@@ -21,7 +21,7 @@ const REMINDER: Duration = Duration::from_secs(10);
 
 /// How long names are waited for: until a signal ends it, for all recordings of one command.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct LookupWait {
     /// Tells the user something; None: he wants to hear nothing.
     tell: Option<fn(&str)>,
     servers: Option<Arc<dyn DebugServers>>,
@@ -33,7 +33,7 @@ pub struct Patience {
     ended_by: Option<i32>,
 }
 
-impl Patience {
+impl LookupWait {
     /// One that says by `tell` what takes long. The first Ctrl-C while `servers` are asked is meant for them.
     pub fn new(tell: Option<fn(&str)>, servers: Option<&Arc<dyn DebugServers>>) -> Self {
         Self { tell, servers: servers.cloned(), next_word: SILENCE, ..Self::default() }
@@ -65,7 +65,7 @@ impl Patience {
                 servers.give_up();
             }
             self.say(&format!(
-                "{}: the profile is written without the names that are missing",
+                "{}: heaptrace writes the profile without the missing names",
                 control::signal_name(signal)
             ));
         }
@@ -78,7 +78,7 @@ impl Patience {
         if self.waited >= self.next_word {
             self.next_word = self.waited + REMINDER;
             let seconds = self.waited.as_secs();
-            self.say(&format!("looking up {what} ({seconds} s; Ctrl-C writes what is there without them)"));
+            self.say(&format!("looking up {what} ({seconds} s so far; Ctrl-C writes the profile without them)"));
         }
     }
 
@@ -109,7 +109,7 @@ enum Answer {
 /// A symbolizer on another thread. That thread is left alone where names are not waited for any more, and ends with
 /// heaptrace.
 pub struct Lookup<'a> {
-    patience: &'a mut Patience,
+    patience: &'a mut LookupWait,
     questions: Sender<Question>,
     answers: Receiver<Answer>,
     /// For the user's eyes.
@@ -130,7 +130,7 @@ impl<'a> Lookup<'a> {
     pub fn start(
         symbolizer: Symbolizer,
         paths: FxHashMap<ModuleId, PathBuf>,
-        patience: &'a mut Patience,
+        patience: &'a mut LookupWait,
     ) -> Result<Self, Box<Symbolizer>> {
         let (questions, asked) = channel();
         let (answer, answers) = channel();
@@ -240,10 +240,10 @@ impl Symbolize for Lookup<'_> {
         };
         if std::mem::take(&mut self.incomplete) {
             let cause = match self.patience.ended_by {
-                Some(signal) => format!("{} ended the looking up of names", control::signal_name(signal)),
-                None => "looking up names broke down".to_owned(),
+                Some(signal) => format!("{} ended the search for names", control::signal_name(signal)),
+                None => "the thread that looks up names panicked".to_owned(),
             };
-            warnings.push(format!("{cause}: functions without one stand as addresses"));
+            warnings.push(format!("{cause}: functions without a name appear as addresses"));
         }
         warnings
     }

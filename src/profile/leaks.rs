@@ -15,6 +15,7 @@ pub type ClassAmounts = [Amount; 4];
 /// When the memory was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum ScanMoment {
     /// At libc's `_exit`: the exit handlers have run, all threads are still there.
     Exit,
@@ -324,6 +325,7 @@ impl Leaks {
 
 /// What `check` concludes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum VerdictKind {
     /// It could judge, and found nothing.
     Clean,

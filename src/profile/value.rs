@@ -4,6 +4,7 @@ use super::{Amount, Sample};
 
 /// What of each stack is shown, or compared (`--value`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Value {
     /// What is live at the end.
     Live,

@@ -55,20 +55,21 @@ pub enum ImportError {
     Damaged { file: String, what: String },
     /// Out of proportion.
     #[error(
-        "{file}: reading this file would take more than {limit} MiB of memory; it was made to do so, or memory is short: read it where \
-         there is more"
+        "{file}: reading this file would take more than {limit} MiB of memory; the file may be malicious, or memory is \
+         short: read it on a machine with more"
     )]
     TooLarge { file: String, limit: u64 },
     /// A profile of something else.
     #[error(
-        "{file}: no heap profile: it counts {columns}; of live or allocated blocks it says nothing (a CPU profile? `go tool pprof` shows it)"
+        "{file}: not a heap profile: it counts {columns}, not live or allocated blocks (a CPU profile? `go tool pprof` \
+         shows it)"
     )]
     NoHeap { file: String, columns: String },
     /// A difference of profiles.
     #[error("{file}: it has negative amounts, as differences of profiles have; give the two profiles themselves")]
     Negative { file: String },
     /// JSON, but no report.
-    #[error("{file}: no report of heaptrace ({reason}); `-o NAME.json` makes one")]
+    #[error("{file}: not a report of heaptrace ({reason}); `-o NAME.json` makes one")]
     NoReport { file: String, reason: String },
     /// A report of a later version.
     #[error(

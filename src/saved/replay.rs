@@ -18,12 +18,12 @@ use crate::base::figures::grouped;
 use crate::event::{EventKind, MarkName};
 use crate::session::{Archive, ArchivedRecording, Traced};
 use crate::trace::metadata::{End, Function, Module, Names, Process, Session};
-use crate::trace::reader::{Gaps, Item, Nodes, Told};
+use crate::trace::reader::{Gaps, Item, Nodes, ProcessEvent};
 use crate::trace::{TraceMode, process_of};
 use process::{Extras, Replayed};
 use rustc_hash::FxHashMap;
 use span::Span;
-pub use span::{Moment, Part};
+pub use span::{Moment, TracePart};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use thiserror::Error;
@@ -39,7 +39,7 @@ pub enum ReplayError {
     #[error("{0}")]
     Nothing(String),
     /// There is no such mark.
-    #[error("no mark of the trace is called `{wanted}`, or none behind the part's beginning; there are {there}")]
+    #[error("the trace has no mark named `{wanted}`, or none after the beginning of the part; there are {there}")]
     NoMark {
         /// What was asked for.
         wanted: String,
@@ -47,7 +47,7 @@ pub enum ReplayError {
         there: String,
     },
     /// No thread is the one that was asked for.
-    #[error("no thread of the trace is {wanted}; there are {there}")]
+    #[error("the trace has no thread {wanted}; there are {there}")]
     NoThread {
         /// What was asked for.
         wanted: String,
@@ -58,9 +58,9 @@ pub enum ReplayError {
 
 /// What is wanted of a trace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Wanted {
+pub struct ReplayOptions {
     /// Which part.
-    pub part: Part,
+    pub part: TracePart,
     /// Whose allocations and frees; None: those of all threads.
     pub thread: Option<ThreadChoice>,
     /// Whether each of several processes gets a profile of its own.
@@ -71,7 +71,7 @@ pub struct Wanted {
     pub heaps: bool,
 }
 
-impl Wanted {
+impl ReplayOptions {
     /// What is wanted of each process besides its sums.
     const fn extras(&self) -> Extras {
         Extras { blocks: self.blocks, heaps: self.heaps }
@@ -101,7 +101,7 @@ pub struct Outcome {
 /// Takes a trace item by item.
 #[derive(Debug, Default)]
 pub struct Replay {
-    wanted: Wanted,
+    wanted: ReplayOptions,
     span: Span,
     /// Names of marks that were seen.
     marks: Vec<MarkName>,
@@ -119,12 +119,12 @@ pub struct Replay {
     /// The time of the first event that is there, and of the latest, in nanoseconds.
     first_ns: Option<u64>,
     latest_ns: u64,
-    threads: thread::Seen,
+    threads: thread::TraceThreads,
 }
 
 impl Replay {
     /// One of a trace of which nothing was read yet.
-    pub fn new(wanted: Wanted) -> Self {
+    pub fn new(wanted: ReplayOptions) -> Self {
         Self { span: wanted.part.span(), wanted, ..Self::default() }
     }
 
@@ -150,8 +150,8 @@ impl Replay {
         }
     }
 
-    fn event(&mut self, told: &Told) {
-        let Told { process: koid, parent, event } = *told;
+    fn event(&mut self, told: &ProcessEvent) {
+        let ProcessEvent { process: koid, parent, event } = *told;
         self.first_ns.get_or_insert(event.time_ns);
         self.latest_ns = self.latest_ns.max(event.time_ns);
         let mut ends = false;
@@ -262,7 +262,7 @@ impl Replay {
         let first_ns = self.first_ns.unwrap_or(0);
         let nothing = match self.span {
             span if gaps.overwritten > 0 && span.end().is_some_and(|end| end < first_ns) => format!(
-                "that part of the trace was overwritten (--trace-mode circular): what is left of it begins at {}",
+                "that part of the trace was overwritten (--trace-mode circular): the trace now begins at {}",
                 Seconds(first_ns)
             ),
             Span::Whole => "the trace holds no process".to_owned(),
@@ -295,8 +295,8 @@ fn notes(session: &Session, gaps: Gaps, ending: Ending) -> Vec<String> {
     let mut notes = Vec::new();
     if gaps.overwritten > 0 {
         notes.push(format!(
-            "the first {} events were overwritten: blocks that were allocated then are not known, and their frees count as those of \
-             preexisting blocks",
+            "the first {} events were overwritten: blocks that they allocated are unknown, and frees of these count as \
+             frees of preexisting blocks",
             grouped(gaps.overwritten)
         ));
     }
@@ -305,21 +305,23 @@ fn notes(session: &Session, gaps: Gaps, ending: Ending) -> Vec<String> {
     }
     if gaps.cut_off > 0 {
         let why = match session.trace_mode {
-            TraceMode::Oneshot => "as the trace had reached its size (--trace-mode oneshot)",
-            TraceMode::Streaming | TraceMode::Circular => "as the trace could not be written any more",
+            TraceMode::Oneshot => "as the trace had reached its maximum size (--trace-mode oneshot)",
+            TraceMode::Streaming | TraceMode::Circular => "as writing the trace failed",
         };
-        notes.push(format!("the trace ends early: the last {} events are not in it, {why}", gaps.cut_off));
+        notes.push(format!("the trace ends early: it lacks the last {} events, {why}", gaps.cut_off));
     }
     if gaps.unknown > 0 {
         notes.push(format!(
-            "{} events are of kinds that this heaptrace does not know: heaptrace {} has written the trace",
+            "{} events are of kinds that this heaptrace does not know: heaptrace {} wrote the trace",
             gaps.unknown, session.heaptrace
         ));
     }
     match ending {
         Ending::Whole => {}
-        Ending::Torn => notes.push("the trace ends in the middle: what came afterwards is not in here".to_owned()),
-        Ending::Damaged => notes.push("the trace is damaged: what comes behind that place is not in here".to_owned()),
+        Ending::Torn => notes.push("the trace is cut off: this profile lacks what came afterwards".to_owned()),
+        Ending::Damaged => {
+            notes.push("the trace is damaged: this profile lacks what comes after that place".to_owned())
+        }
     }
     notes
 }

@@ -63,7 +63,8 @@ impl fmt::Display for TargetState {
             Self::Killed { pid, probes } => {
                 write!(
                     f,
-                    "process {pid} was damaged and has died: {probes} breakpoints could not be taken out of its code (SIGTRAP)"
+                    "process {pid} was damaged and has died: {probes} breakpoints could not be removed from its code \
+                     (SIGTRAP)"
                 )
             }
             Self::Restored { pid } => write!(f, "process {pid} runs on with its code restored"),
@@ -72,8 +73,8 @@ impl fmt::Display for TargetState {
                 if *probes > 0 {
                     write!(
                         f,
-                        ": {probes} breakpoints could not be taken out of its code, and it will die by SIGTRAP when it runs \
-                         into one"
+                        ": {probes} breakpoints could not be removed from its code, and it will die by SIGTRAP when it \
+                         reaches one"
                     )?;
                 }
                 if *threads > 0 {
@@ -105,7 +106,7 @@ impl TracingAborted {
 
 impl fmt::Display for TracingAborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tracing broke off: {}; {}", self.cause, self.aftermath)
+        write!(f, "tracing stopped early: {}; {}", self.cause, self.aftermath)
     }
 }
 

@@ -1,5 +1,5 @@
 //! Keeps the recordings of processes that have ended until all have: `make` of a large project leaves thousands.
-//! Processes of one program have most of their stacks in common, once these are told by places in modules instead of
+//! Processes of one program have most of their stacks in common, once these name places in modules instead of
 //! addresses; and most of what they count is small numbers.
 
 use super::modulerecord::ModuleRecord;
@@ -18,7 +18,7 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 /// A module, by its path and which one of those with that path it was in its process (dlmopen, dlclose and dlopen).
-/// Nothing is told of its contents: a recording is given back with its own modules.
+/// Nothing shows its contents: a recording comes back with its own modules.
 type ModuleKey = (PathBuf, usize);
 
 /// The archive of one session. A recording comes back from the archive that it was added to only.
@@ -70,10 +70,7 @@ impl Archive {
         match packed.map(|packed| unpack(&packed)) {
             Some(Ok(contents)) => (recording.snapshot.sites, recording.snapshot.timeline) = contents,
             Some(Err(error)) => {
-                recording
-                    .facts
-                    .warnings
-                    .push(format!("internal error: what was recorded can't be read back: {error:#}"));
+                recording.facts.warnings.push(format!("internal error: the recording can't be read back: {error:#}"));
             }
             None => {}
         }

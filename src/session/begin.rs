@@ -15,6 +15,7 @@ use super::tasks::Role;
 use super::ticker::Ticker;
 use super::{Session, exit_of};
 use crate::base::engine::EngineChoice;
+use crate::base::figures::plural;
 use crate::base::progress::Progress;
 use crate::event::Preexisting;
 use crate::tracer::control::{self, Control, SignalMask};
@@ -213,16 +214,19 @@ impl Session {
 fn describe_repair(repaired: Repaired) -> String {
     let Repaired { breakpoints, left, unproved } = repaired;
     let mut text = format!(
-        "an earlier heaptrace was killed together with its guardian: {breakpoints} breakpoints that it had left in the program's code \
-         have been taken out"
+        "an earlier heaptrace was killed together with its guardian: this one removed {} from the program's code",
+        plural(breakpoints as u64, "breakpoint")
     );
     if left > 0 {
-        text.push_str(&format!("; {left} could not be, and the program will die if it gets there"));
+        text.push_str(&format!(
+            "; it could not remove {left} more, and the program will die if it reaches one of them"
+        ));
     }
     if unproved > 0 {
         text.push_str(&format!(
-            "; other places of the code differ from the files, too, which may be the program's own changes: left alone (bytes: \
-             {unproved})"
+            "; the code also differs from the files in {}, which may be the program's own changes: heaptrace left this \
+             alone",
+            plural(unproved as u64, "byte")
         ));
     }
     text

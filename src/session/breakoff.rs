@@ -47,7 +47,7 @@ pub fn trace(
             let broken = |cause| SessionError::from(TracingAborted { cause, aftermath, child });
             return match catch_unwind(AssertUnwindSafe(|| session.finish(None))) {
                 Ok(Some(traced)) => Ok(traced),
-                Ok(None) => Err(broken("nothing is known of the process".to_owned())),
+                Ok(None) => Err(broken("the state of the process is unknown".to_owned())),
                 Err(panic) => Err(broken(words_of(&*panic))),
             };
         }

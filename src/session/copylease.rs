@@ -10,7 +10,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const ENDED_EARLY: &str = "the process has ended, become another program or been let go while a copy of its memory was read: ask again if it still runs";
+const ENDED_EARLY: &str = "the process ended, executed another program or was let go while heaptrace read a copy of \
+    its memory: ask again if it still runs";
 
 /// A copy that is to be read, on whatever thread: the memory of the program without our patches.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What ends while the session goes on is told at once to who writes parts of a series: an image that an exec replaces,
+//! What ends while the session goes on goes at once to the writer of a series' parts: an image that an exec replaces,
 //! and a process of which others are left. Afterwards nothing would be left of the one, and only totals of the other's
 //! stacks as they were.
 

@@ -1,5 +1,5 @@
-//! What an engine tells the observer of one process, and what it is told in return. The trap engine makes reports, the
-//! jump engine tells parts of calls. Which engine sees a function's calls is a property of its probe
+//! What an engine reports to the observer of one process, and what the observer answers. The trap engine makes reports,
+//! the jump engine tells parts of calls. Which engine sees a function's calls is a property of its probe
 //! ([`crate::breakpoints::Probe`]); the trap engine is in `trap.rs`.
 
 use crate::allocators::Family;
@@ -51,7 +51,7 @@ pub(super) struct Part {
     pub(super) args: [u64; 6],
     /// What it has returned, of an end.
     pub(super) returned: Returned,
-    /// The stack, or the empty one if there is none to be told.
+    /// The stack, or the empty one if there is none to report.
     pub(super) stack: StackId,
     /// What of the stack was not seen.
     pub(super) missed: Option<Missed>,

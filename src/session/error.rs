@@ -22,7 +22,7 @@ pub enum SessionError {
         exit: Option<Exit>,
     },
     /// A signal asked heaptrace to end before the program became the program asked for.
-    #[error("{program} was not started: a signal asked heaptrace to end while it was loaded")]
+    #[error("{program} was not started: a signal asked heaptrace to end while the kernel loaded it")]
     NotStarted {
         /// The program as the user named it.
         program: String,
@@ -49,6 +49,6 @@ fn describe_early_end(exit: Option<Exit>) -> String {
         }
         Some(Exit::Signal(signal)) => format!("killed by {}", signal_text(signal)),
         Some(Exit::Code(code)) => format!("exit status {code}"),
-        None => "nothing is known of its end".to_owned(),
+        None => "how it ended is unknown".to_owned(),
     }
 }

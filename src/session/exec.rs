@@ -154,7 +154,7 @@ impl Process {
     /// before, as an empty profile would be no use.
     fn detach_new_image(&mut self, tid: i32, why: &str) -> Action {
         let new = procfs::program_name(self.tracee.pid, tid);
-        let text = format!("{} became {new} by exec, which runs untraced, as {why}", self.identity.program);
+        let text = format!("{} executed {new}, which runs untraced, as {why}", self.identity.program);
         self.leaks.give_up(text.clone());
         self.tracee.warnings.push(format!("{text}. This is what {} did until then", self.identity.program));
         self.tracee.space.image.code.end_guard();

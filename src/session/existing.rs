@@ -25,38 +25,38 @@ use crate::tracer::{Result, procfs};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-/// So long threads are let go on that stand inside of the allocator.
+/// For this time heaptrace lets threads go on that stand inside the allocator.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// So long, if all that do wait in a system call: what they wait for may never come.
+/// The same if all of them wait in a system call: what they wait for may never come.
 const PATIENCE_WITH_SLEEPERS: Duration = Duration::from_millis(200);
 
-/// So long they go on at a time.
+/// How long they go on before the next look.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// And so long at most, where one has not moved: it may have had no CPU meanwhile.
+/// And at most for this time, if one has not moved: it may have had no CPU meanwhile.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// So many events are held back at most, in some 100 MB. Then the program waits for the walk to end.
+/// heaptrace holds back at most this number of events, in some 100 MB. Then the program waits for the walk to end.
 const MAX_HELD: usize = 1 << 20;
 
-/// For so long heaptrace tells readers of blocks and events that it held back, between two stops; the program waits
+/// For this time heaptrace passes held-back blocks and events to readers, between two stops; the program waits
 /// meanwhile.
 const AT_A_TIME: Duration = Duration::from_micros(250);
 
 const FUTEX: u64 = 202;
 
-/// FUTEX_WAIT_BITSET, and the flags beside it (FUTEX_PRIVATE_FLAG, FUTEX_CLOCK_REALTIME): so the C libraries wait for
-/// conditions, semaphores and threads, not for an allocator's lock.
+/// FUTEX_WAIT_BITSET, and the flags beside it (FUTEX_PRIVATE_FLAG, FUTEX_CLOCK_REALTIME): the C libraries wait by it
+/// for conditions, semaphores and threads, not for an allocator's lock.
 const WAIT_BITSET: u64 = 9;
 const FUTEX_FLAGS: u64 = 128 | 256;
 
 /// What was found.
 #[derive(Debug)]
 struct Found {
-    /// With what the program may use of each.
+    /// Each with its usable size in bytes.
     blocks: Vec<(Addr, u64)>,
-    /// How many places of the heap are not as the allocator leaves them.
+    /// How many places of the heap are inconsistent.
     findings: usize,
     moves_aligned: bool,
 }
@@ -78,7 +78,7 @@ type NotFound = String;
 /// The blocks of a process from before the attach.
 #[derive(Debug, Default)]
 pub(super) struct ExistingBlocks {
-    /// While heaptrace looks for them or passes them on.
+    /// There while heaptrace looks for them or passes them on.
     search: Option<Search>,
     are_known: bool,
 }
@@ -109,8 +109,8 @@ impl ExistingBlocks {
         self.are_known = false;
     }
 
-    /// Has the process copied, to look for all blocks that are there; or looks for them while it stands still. To be
-    /// called before a probe is placed. Afterwards all threads stand still until their stops are served.
+    /// Copies the process to find all its blocks; or finds them while it stands still. Callers place probes only later.
+    /// Afterwards all threads stand still until their stops are served.
     pub(super) fn look(
         &mut self,
         tracee: &mut Tracee,
@@ -131,7 +131,7 @@ impl ExistingBlocks {
         let mappings: Vec<Mapping> = tracee.space.image.mappings().iter().filter(is_the_program_s).cloned().collect();
         let is_paused = observer.is_paused();
         let copy = match tracee.settings.copy {
-            // what is to be seen in a pause depends on the blocks that are known
+            // what a pause records depends on the blocks that are known
             Some(means) if !is_paused => copies.copy(tracee, None, means, &mappings, false, stops)?,
             _ => None,
         };
@@ -141,7 +141,7 @@ impl ExistingBlocks {
         let walk = match copy {
             Some(Forming::Copy(lease)) => walk_on_own_thread(lease, mappings.clone()),
             Some(Forming::Later) | None => {
-                // it stands: nothing is waited for
+                // it stands still: there is nothing to wait for
                 copies.forget_the_last();
                 None
             }
@@ -154,7 +154,7 @@ impl ExistingBlocks {
                 self.tell(observer, Duration::MAX);
                 let why = if is_paused { "collecting was to begin later" } else { "it could not be copied" };
                 tracee.warnings.push(format!(
-                    "--existing: the process stood still for {} ms while its heap was read, as {why}",
+                    "--existing: the process stood still for {} ms while heaptrace read its heap, as {why}",
                     began.elapsed().as_millis()
                 ));
             }
@@ -163,8 +163,8 @@ impl ExistingBlocks {
         Ok(())
     }
 
-    /// The heap is about to be looked at, or changes as a whole: waits until the blocks from before the attach are
-    /// told, and all that has happened since.
+    /// Something is about to read the heap, or the heap changes as a whole: waits until readers have the blocks from
+    /// before the attach, and all that has happened since.
     pub(super) fn await_told(&mut self, tracee: &mut Tracee, observer: &mut Observer) {
         let Some(Search { walk, inside }) = &mut self.search else { return };
         let inside = *inside;
@@ -175,7 +175,7 @@ impl ExistingBlocks {
         self.tell(observer, Duration::MAX);
     }
 
-    /// Between two stops: takes the blocks that were found, and tells some of what is held back.
+    /// Between two stops: takes the blocks that were found, and passes on some of what is held back.
     pub(super) fn go_on(&mut self, tracee: &mut Tracee, observer: &mut Observer) {
         let Some(Search { walk, inside }) = &mut self.search else { return };
         let inside = *inside;
@@ -199,7 +199,7 @@ impl ExistingBlocks {
         self.search.is_some()
     }
 
-    /// Whether readers are to get something between two stops.
+    /// Whether there is something for readers between two stops.
     pub(super) fn has_some_to_tell(&self) -> bool {
         self.search.as_ref().is_some_and(|search| search.walk.is_none())
     }
@@ -211,7 +211,7 @@ impl ExistingBlocks {
         }
     }
 
-    /// These blocks were there; `inside`: how many threads had not left the allocator.
+    /// Takes the blocks that were there; `inside`: how many threads had not left the allocator.
     fn note(
         &mut self,
         tracee: &mut Tracee,
@@ -229,17 +229,21 @@ impl ExistingBlocks {
         observer.take_existing(blocks);
         if findings > 0 {
             tracee.warnings.push(format!(
-                "--existing: the heap was not as its allocator leaves it at {findings} places (`heaptrace heap` lists them): blocks from before the attach may be missing"
+                "--existing: the heap is inconsistent at {findings} places (`heaptrace heap` lists them): blocks from \
+                 before the attach may be missing"
             ));
         }
         if moves_aligned {
             tracee.warnings.push(
-                "--existing: mimalloc does not say where in its place an aligned block begins: frees of such count as frees of unknown blocks".to_owned(),
+                "--existing: mimalloc does not record where an aligned block begins: frees of aligned blocks count as \
+                 frees of unknown blocks"
+                    .to_owned(),
             );
         }
         if inside > 0 {
             tracee.warnings.push(format!(
-                "--existing: {inside} threads did not leave the allocator for a moment: one block of each from before the attach may be wrong"
+                "--existing: {inside} threads stayed inside the allocator: one block of each from before the attach \
+                 may be wrong"
             ));
         }
         // an aligned block of mimalloc is known by where its place begins
@@ -247,8 +251,8 @@ impl ExistingBlocks {
     }
 }
 
-/// Stops all threads outside of the allocator. Returns how many have not left it. One whose stop the session's loop
-/// must hear of can't.
+/// Stops all threads outside the allocator. Returns how many have not left it. A thread whose stop the session's loop
+/// must serve can't leave it.
 fn leave_allocator(tracee: &mut Tracee, stops: &mut Stops) -> Result<usize> {
     let began = Instant::now();
     let mut pauses = Pauses::default();
@@ -262,7 +266,7 @@ fn leave_allocator(tracee: &mut Tracee, stops: &mut Stops) -> Result<usize> {
             if !is_elsewhere(&raw)
                 && tracee.space.modules.may_be_in_allocator(&tracee.space.image, Addr(regs.rip), Addr(regs.sp()))
             {
-                // it would be for nothing to wait for others: they stay where they are
+                // waiting for others would be useless: they stay where they are
                 if *status == WaitStatus::EventStop {
                     places.push(Place { tid: *tid, pc: regs.rip, sp: regs.sp(), sleeps: raw.is_in_system_call() });
                 } else {
@@ -296,8 +300,8 @@ fn walk_on_own_thread(
     let (send, receive) = channel();
     let walk = move || {
         let found = walk_heap(&mappings, &mut lease.memory);
-        let found = if lease.is_whole() { found } else { Err("the copy of the process was ended early".to_owned()) };
-        // before the copy is ended, for which the tracer thread may have no time yet
+        let found = if lease.is_whole() { found } else { Err("the copy of the process ended early".to_owned()) };
+        // before the copy ends: the tracer thread may have no time for that yet
         let _ = send.send(found);
         let _ = lease.end();
     };
@@ -307,7 +311,7 @@ fn walk_on_own_thread(
 }
 
 fn broken_down() -> NotFound {
-    "the thread that walked the heap broke down".to_owned()
+    "the thread that walked the heap panicked".to_owned()
 }
 
 /// Whether a thread is in a system call that no allocator makes.
@@ -335,7 +339,7 @@ struct Pauses {
 }
 
 impl Pauses {
-    /// So long those go on that stand inside at these places. None: no longer.
+    /// How long the threads go on that stand inside at these places. None: no longer.
     fn next(&mut self, places: Vec<Place>, passed: Duration) -> Option<Duration> {
         let patience = if places.iter().all(|place| place.sleeps) { PATIENCE_WITH_SLEEPERS } else { TIMEOUT };
         if places.is_empty() || passed > patience {

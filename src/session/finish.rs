@@ -53,7 +53,7 @@ impl Process {
             self.cost.measured.wall_ns = self.observer.age_ns();
         }
         #[cfg(debug_assertions)]
-        assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives another heap");
+        assert!(self.observer.equals_its_replay(), "the recorded stream, read again, gives a different heap");
         self.identity.note_thread_names(&self.tracee);
         self.tracee.warnings.extend(self.tracee.space.modules.findings.take_warnings());
         let mut leaks = match self.tracee.settings.leak_scan {
@@ -91,7 +91,7 @@ impl Process {
             }
         }
         if let Some(broken) = broken_off {
-            recording.facts.warnings.push(format!("{broken}. What it did afterwards is not in here"));
+            recording.facts.warnings.push(format!("{broken}. This report lacks what it did afterwards"));
         }
         recording.broken_off = broken_off.cloned();
         recording.missing_mark = missing_mark;
@@ -118,17 +118,16 @@ impl Process {
         warnings.extend(self.tracee.space.python.untold_python());
         warnings.extend(self.unwritten.untold());
         if self.unknown_stops > 0 {
-            warnings
-                .push(format!("{} stops of a kind that heaptrace does not know were passed on", self.unknown_stops));
+            warnings.push(format!("heaptrace passed on {} stops of kinds that it does not know", self.unknown_stops));
         }
         if self.identity.selected
             && !self.tracee.space.modules.has_probes()
             && self.teardown.exit.is_none_or(|exit| exit != Exit::Signal(9))
         {
             warnings.push(format!(
-                "no allocator function was found in {} or its libraries, so nothing was recorded: a statically linked \
-                 program needs its symbol table, in itself or in a debug file (--debug-dir). Or name its functions with \
-                 --alloc-fn and --free-fn, as 'module+0xoffset' if there is no symbol",
+                "heaptrace found no allocator function in {} or its libraries, so it recorded nothing: a statically \
+                 linked program needs its symbol table, in itself or in a debug file (--debug-dir). Or name its \
+                 functions with --alloc-fn and --free-fn, as 'module+0xoffset' if there is no symbol",
                 self.identity.program
             ));
         }
@@ -138,13 +137,13 @@ impl Process {
         let paused = self.observer.paused_for();
         if !paused.is_zero() {
             warnings.push(format!(
-                "collecting paused for {:.2} s in all: what was allocated then is not in here",
+                "collecting paused for {:.2} s in all: this report lacks what was allocated then",
                 paused.as_secs_f64()
             ));
         }
         if self.teardown.detached && self.tracee.space.image.mapped_pad_bytes() > 0 {
             warnings.push(format!(
-                "{} KiB of empty executable memory stay behind in the process: unmapping them safely is not possible",
+                "{} KiB of empty executable memory stay mapped in the process: heaptrace can't unmap them safely",
                 self.tracee.space.image.mapped_pad_bytes() / 1024
             ));
         }
@@ -243,9 +242,9 @@ impl Recording {
         let doubtful = anomalies.unknown_frees + anomalies.double_frees;
         if snapshot.frees_unseen && doubtful > 0 {
             self.facts.warnings.push(format!(
-                "{doubtful} frees of what was not live are not told as errors, as this allocator has ways in and out that are not \
-                 seen: {} times it gave an address out anew whose block nobody was seen to free (--alloc-fn and --free-fn can \
-                 name such functions)",
+                "{doubtful} frees of blocks that were not live are not reported as errors, as this allocator has \
+                 functions that heaptrace does not see: {} times it returned the address of a block that no recorded \
+                 call had freed (--alloc-fn and --free-fn can name such functions)",
                 snapshot.unseen_frees
             ));
         }
@@ -285,7 +284,8 @@ fn unknown_functions(table: &AllocatorTable, modules: &[ModuleRecord]) -> Vec<St
             // Another name of a function that has a probe.
             Some(SymbolKind::Function) => {}
             Some(_) => unknown.push(format!(
-                "{wanted}: this symbol is no function whose place is known, so its calls were not seen (--alloc-fn, --free-fn)"
+                "{wanted}: this symbol is not a function with a known address, so heaptrace did not see its calls \
+                 (--alloc-fn, --free-fn)"
             )),
             None if similar.is_empty() => {
                 unknown.push(format!("{wanted}: no module defines this function (--alloc-fn, --free-fn)"));

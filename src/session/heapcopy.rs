@@ -8,7 +8,7 @@
 
 use super::copylease::{CopiedMemory, CopyLease, CopyMaker};
 use super::heapcapture::HeapCapture;
-use super::requests::{Answer, Reply, Requests, Wish};
+use super::requests::{Answer, Reply, RequestKind, Requests};
 use super::stops::Stops;
 use super::tracee::Tracee;
 use crate::base::addr::Addr;
@@ -40,7 +40,7 @@ const LONGEST_PAUSE: u32 = 61;
 #[derive(Debug, Default)]
 pub(super) struct HeapCopies {
     /// Who waits for a heap until a thread can make a copy.
-    wanted: VecDeque<Wanted>,
+    wanted: VecDeque<HeapRequest>,
     /// Those that live, each with the mark that tells its reader that it does no longer.
     alive: Vec<(Forked, Arc<AtomicBool>)>,
     /// Those whose end was waited for, and whose status the process has still to take.
@@ -80,7 +80,7 @@ impl HeapCopies {
 
 /// Somebody who waits for the heap.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct HeapRequest {
     means: Option<Means>,
     reply: Sender<Reply>,
     tries: u32,
@@ -88,7 +88,7 @@ pub(super) struct Wanted {
     stopped_ns: u64,
 }
 
-impl Wanted {
+impl HeapRequest {
     /// By which means a copy is to be made. None: the process's own heap is read, as all tries were in vain if not for
     /// want of means.
     pub(super) fn means(&self) -> Option<Means> {
@@ -112,7 +112,7 @@ impl HeapCopies {
     /// Somebody wants the heap, and hears of it as soon as a thread stands where it can make a copy, if there can be
     /// one.
     pub(super) fn want(&mut self, means: Option<Means>, reply: Sender<Reply>) {
-        self.wanted.push_back(Wanted { means, reply, tries: MAX_TRIES, stopped_ns: 0 });
+        self.wanted.push_back(HeapRequest { means, reply, tries: MAX_TRIES, stopped_ns: 0 });
     }
 
     /// How many wait for a heap.
@@ -121,12 +121,12 @@ impl HeapCopies {
     }
 
     /// The next of those who wait.
-    pub(super) fn next_wanted(&mut self) -> Option<Wanted> {
+    pub(super) fn next_wanted(&mut self) -> Option<HeapRequest> {
         self.wanted.pop_front()
     }
 
     /// One of them waits on, behind all others.
-    pub(super) fn wait_on(&mut self, wanted: Wanted) {
+    pub(super) fn wait_on(&mut self, wanted: HeapRequest) {
         self.wanted.push_back(wanted);
     }
 
@@ -134,11 +134,15 @@ impl HeapCopies {
     ///
     /// # Errors
     /// What was reported of the thread that stands still.
-    pub(super) fn answer(&mut self, wanted: Wanted, captured: std::result::Result<Captured, String>) -> Result<()> {
+    pub(super) fn answer(
+        &mut self,
+        wanted: HeapRequest,
+        captured: std::result::Result<Captured, String>,
+    ) -> Result<()> {
         let reply = match captured {
             Ok(Captured::Later { stopped_ns }) => {
                 let stopped_ns = wanted.stopped_ns + stopped_ns;
-                self.wait_on(Wanted { tries: wanted.tries.saturating_sub(1), stopped_ns, ..wanted });
+                self.wait_on(HeapRequest { tries: wanted.tries.saturating_sub(1), stopped_ns, ..wanted });
                 return Ok(());
             }
             Ok(Captured::Overtaken(error)) => {
@@ -340,7 +344,11 @@ impl HeapCopies {
         while let Some(&copy) = self.dead.last() {
             let taken = match copy.status_taken_by(thread) {
                 Err(error @ TracerError::Filtered { .. }) => {
-                    tracee.warn_once(format!("a copy of process {} that was read is left as a zombie until the process ends, as the process could not take its status: {error}", tracee.pid));
+                    tracee.warn_once(format!(
+                        "the copy of process {} that heaptrace read stays as a zombie until the process ends, as the \
+                         process could not collect its exit status: {error}",
+                        tracee.pid
+                    ));
                     false
                 }
                 Err(error @ TracerError::Unresponsive { .. }) => {
@@ -430,11 +438,11 @@ struct MakerByRequest {
 impl CopyMaker for MakerByRequest {
     fn end(&self) {
         // a tracer that has ended has taken its copies with it
-        let _ = self.requests.ask(&self.control, self.of, Wish::EndCopy(self.copy));
+        let _ = self.requests.ask(&self.control, self.of, RequestKind::EndCopy(self.copy));
     }
 
     fn order_end(&self) {
-        self.requests.order_about(self.of, &self.control, Wish::EndCopy(self.copy));
+        self.requests.order_about(self.of, &self.control, RequestKind::EndCopy(self.copy));
     }
 }
 

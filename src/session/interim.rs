@@ -20,7 +20,7 @@ pub struct LiveSnapshot {
 
 /// Which blocks are wanted of a state: those that were allocated behind a mark.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no mark of the name `{name}` was set in this process, or in this program since its exec: {}", known(set))]
+#[error("no mark named `{name}` was set in this process, or in this program since its exec: {}", known(set))]
 pub struct NoSuchMark {
     /// The name asked for.
     pub name: MarkName,

@@ -88,7 +88,7 @@ impl LeakScanner {
             (None, None, Some(_)) => {
                 LeakScan::Missed("the program disappeared before its memory could be read".to_owned())
             }
-            (None, None, None) => LeakScan::Missed("tracing was ended before the program ended".to_owned()),
+            (None, None, None) => LeakScan::Missed("tracing ended before the program did".to_owned()),
         }
     }
 

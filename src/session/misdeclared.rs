@@ -20,8 +20,8 @@ impl Recording {
             let size = of_it().map(|site| site.key.size).max().unwrap_or(0);
             let (name, times) = (self.table.name(function), if calls == 1 { "once" } else { "again and again" });
             format!(
-                "--alloc-fn {name}: what it takes as a size looks like a pointer ({size:#x}, {times}), so the amounts here are wrong: say \
-                 which argument has the size, as in {name}:size=arg2"
+                "--alloc-fn {name}: the argument that it takes as a size looks like a pointer ({size:#x}, {times}), so \
+                 its amounts are wrong: say which argument has the size, as in {name}:size=arg2"
             )
         };
         functions.into_iter().map(sentence).collect()

@@ -37,7 +37,7 @@ pub struct ModuleRecord {
 }
 
 impl ModuleRecord {
-    /// What readers of events are told of it.
+    /// What readers of events get of it.
     pub(super) fn definition(&self) -> ModuleDefinition<'_> {
         ModuleDefinition {
             id: self.id,

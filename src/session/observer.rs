@@ -1,7 +1,7 @@
 //! What the engines see of one process goes in here; what they are to watch comes out.
 //!
 //! The observer pairs entries with returns (`calls`), stamps what happened, and tells it to all readers of the
-//! process's stream, of which the heap model is the first. It knows neither ptrace nor breakpoints.
+//! process's stream; the heap model is the first of them. It knows neither ptrace nor breakpoints.
 
 mod held;
 mod parts;
@@ -72,7 +72,7 @@ pub(super) struct Observer {
     stream: Stream,
     /// Calls that ended, and frees.
     events: u64,
-    /// Allocations that are not recorded, as they were not picked, since this was told last.
+    /// Allocations that are not recorded, as the sample did not pick them, since the last report of this.
     counted: Amount,
     /// Calls of their own that the trap engine has seen to begin.
     entered: u64,
@@ -331,7 +331,7 @@ impl Observer {
             }
             match unwound.quality {
                 Quality::Complete => {}
-                // That is told if its block is picked.
+                // It is reported if the sample picks its block.
                 _ if recorded == Recorded::Failure => {}
                 Quality::Guessed => stream.tell(time_ns, EventKind::Missed(Missed::UnwindRule)),
                 Quality::Truncated => {
@@ -366,12 +366,12 @@ impl Observer {
         entered.watch.map_or(EngineReply::Nothing, EngineReply::WatchReturn)
     }
 
-    /// Where the block's address is to be read before a [`EngineReport::Return`] of these is told.
+    /// Where to read the block's address before a [`EngineReport::Return`] of these is reported.
     pub(super) fn out_argument(&self, task: TaskId, site: Addr, sp: u64) -> Option<Addr> {
         self.calls.out_argument(task, site, sp)
     }
 
-    /// What the call is about that ends with this return, before it is told.
+    /// What the call is about that ends with this return, before its report.
     pub(super) fn operation_ending(&self, task: TaskId, site: Addr, sp: u64) -> Option<Operation> {
         self.calls.operation_ending(task, site, sp)
     }

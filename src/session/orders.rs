@@ -3,12 +3,12 @@
 use super::Session;
 use super::error::SessionError;
 use super::interim::LiveSnapshot;
-use super::requests::{ANY, Answer, Request, Wish};
+use super::requests::{ANY, Answer, Request, RequestKind};
 use crate::tracer::control;
 use crate::tracer::guardian::Guardian;
 
-const GUARDIAN_REPLACED: &str = "the guardian process, which restores the program's code if heaptrace is killed, was killed or stopped \
-                                 itself, and has been replaced: is there something that kills processes it does not know?";
+const GUARDIAN_REPLACED: &str = "the guardian process, which restores the program's code if heaptrace is killed, was \
+    itself killed or stopped, and heaptrace replaced it: does something here kill processes that it does not know?";
 
 impl Session {
     /// Does what others have asked for meanwhile.
@@ -71,7 +71,7 @@ impl Session {
 
     /// Does what another heaptrace has asked for, through the thread that talks to it.
     fn answer(&mut self, request: Request) {
-        if request.wish == Wish::Detach
+        if request.wish == RequestKind::Detach
             && request.pid != self.first_pid
             && let Some(slot) = self.processes.find(request.pid)
         {
@@ -80,11 +80,11 @@ impl Session {
             return;
         }
         // What is wanted of a heap waits for the blocks from before the attach, so that no thread has to.
-        if !matches!(request.wish, Wish::EndCopy(_) | Wish::Detach) && self.awaits_existing() {
+        if !matches!(request.wish, RequestKind::EndCopy(_) | RequestKind::Detach) && self.awaits_existing() {
             self.postponed.push(request);
             return;
         }
-        if let Wish::Mark(name) = request.wish
+        if let RequestKind::Mark(name) = request.wish
             && (request.pid == ANY || self.processes.find(request.pid).is_some())
         {
             for process in self.processes.iter_mut() {
@@ -97,30 +97,30 @@ impl Session {
         let process = self.processes.find(request.pid).and_then(|slot| self.processes.get_mut(slot));
         let reply = match process {
             Some(process) => match request.wish {
-                Wish::Detach => {
+                RequestKind::Detach => {
                     self.common.control.request_detach();
                     Ok(Answer::Detaching)
                 }
-                Wish::Capture(means) => {
+                RequestKind::Capture(means) => {
                     process.copies.want(means, request.reply);
                     // no thread stands still that could be overtaken
                     let _ = process.go_on_with_captures(None, &mut self.stops);
                     return;
                 }
-                Wish::EndCopy(copy) => {
+                RequestKind::EndCopy(copy) => {
                     process.copies.end_copy(copy);
                     Ok(Answer::CopyEnds)
                 }
-                Wish::View { blocks, at: None } => Ok(Answer::Viewed(Box::new(process.interim(blocks)))),
-                Wish::View { at: Some(mark), .. } => match process.observer.heap_at(&mark).cloned() {
+                RequestKind::View { blocks, at: None } => Ok(Answer::Viewed(Box::new(process.interim(blocks)))),
+                RequestKind::View { at: Some(mark), .. } => match process.observer.heap_at(&mark).cloned() {
                     Ok(heap) => {
                         let interim = LiveSnapshot { at: Some(mark), ..process.interim_of(heap) };
                         Ok(Answer::Viewed(Box::new(interim)))
                     }
                     Err(why) => Err(why),
                 },
-                Wish::Mark(_) => Ok(Answer::Marked),
-                Wish::Pause(pause) => {
+                RequestKind::Mark(_) => Ok(Answer::Marked),
+                RequestKind::Pause(pause) => {
                     self.common.control.request_pause(pause);
                     Ok(Answer::Paused { already: !process.set_paused(pause) })
                 }

@@ -9,7 +9,7 @@ use crate::profile::{Anomalies, Cost, RunFacts};
 
 /// What parts of a series have told of a process.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ReportedTotals {
     /// Images that the process has had before; each begins with a new heap.
     images: usize,
     heap: Counted,
@@ -17,7 +17,7 @@ pub struct Told {
     cost: Cost,
 }
 
-impl Told {
+impl ReportedTotals {
     /// Whether it is of the image that `recording` is of.
     pub const fn is_of_image(&self, recording: &Recording) -> bool {
         self.images == recording.facts.images.len()
@@ -31,8 +31,8 @@ impl Told {
 
 impl Recording {
     /// All that it tells.
-    pub fn told(&self) -> Told {
-        Told {
+    pub fn told(&self) -> ReportedTotals {
+        ReportedTotals {
             images: self.facts.images.len(),
             heap: Counted::by(&self.snapshot),
             anomalies: self.anomalies,
@@ -41,7 +41,7 @@ impl Recording {
     }
 
     /// How many allocations it has that `told` has not.
-    pub fn allocations_since(&self, told: Option<&Told>) -> u64 {
+    pub fn allocations_since(&self, told: Option<&ReportedTotals>) -> u64 {
         let before =
             told.filter(|told| told.images == self.facts.images.len()).map_or(0, |told| told.heap.allocations());
         self.snapshot.totals.allocations.saturating_sub(before)
@@ -50,10 +50,10 @@ impl Recording {
     /// The part of it that `told` has not, without a leak scan. After an exec that is all of the new image, as the old
     /// one's heap is gone.
     #[must_use]
-    pub fn since(&self, told: Option<&Told>) -> Self {
+    pub fn since(&self, told: Option<&ReportedTotals>) -> Self {
         let nothing = Counted::default();
         let same_image = told.filter(|told| told.images == self.facts.images.len());
-        let start_ns = told.map_or(0, Told::until_ns);
+        let start_ns = told.map_or(0, ReportedTotals::until_ns);
         let snapshot = self.snapshot.since(same_image.map_or(&nothing, |told| &told.heap), start_ns);
         let before = told.map(|told| told.cost).unwrap_or_default();
         let anomalies = same_image.map_or(self.anomalies, |told| self.anomalies.since(&told.anomalies));

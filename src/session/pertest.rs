@@ -4,7 +4,7 @@ use super::hit::Hit;
 use super::observer::Observer;
 use super::testsrecord::{LiveOfTest, TestsRecord};
 use super::tracee::Tracee;
-use crate::allocators::frameworks::{Hook, Told};
+use crate::allocators::frameworks::{Hook, HookEvent};
 use crate::arch::Regs;
 use crate::base::addr::{Addr, StackId, TaskId, TestId};
 use crate::base::figures::Amount;
@@ -16,11 +16,11 @@ use crate::heapmodel::{HeapModel, TestTally};
 use crate::tracer::Result;
 use rustc_hash::FxHashMap;
 
-const UNSEEN_ENDS: &str =
-    "where a test returns to no breakpoint can be: its end was not seen, and it lasts until the next one begins";
+const UNSEEN_ENDS: &str = "no breakpoint can be placed where a test returns: heaptrace did not see its end, and counts \
+    it as running until the next one begins";
 
-const UNREADABLE_NAME: &str =
-    "the name of a test could not be read, so that the report lacks it: this version of its framework is not known";
+const UNREADABLE_NAME: &str = "the name of a test could not be read, so the report lacks it: heaptrace does not know \
+    this version of its framework";
 
 /// A test that has begun and was not seen to end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,11 +105,11 @@ impl TestTracker {
         }
         let Some(hook) = tracee.space.modules.test_hook_at(hit.at) else { return Ok(()) };
         match tracee.space.modules.told_by_framework(&mut tracee.space.image, hook, &regs.arguments()) {
-            Some(Told::Runs(name)) => {
+            Some(HookEvent::Runs(name)) => {
                 self.makes_objects |= hook == Hook::GoogleTest;
                 self.begin_test(tracee, observer, hit, regs, (task, &name, true))
             }
-            Some(Told::Tests(tests)) => self.watch_test_functions(tracee, hit, tests, hook != Hook::Libtest),
+            Some(HookEvent::Tests(tests)) => self.watch_test_functions(tracee, hit, tests, hook != Hook::Libtest),
             None => {
                 self.untold += 1;
                 tracee.warn_once(UNREADABLE_NAME.to_owned());
@@ -180,7 +180,7 @@ impl TestTracker {
         }
     }
 
-    /// A thread has made another one, `child`, which may have come already. What is to be told then, once all that has
+    /// A thread has made another one, `child`, which may have come already. What to report then, once all that has
     /// happened before is settled.
     pub(super) fn on_thread_made(&mut self, tracee: &Tracee, parent: i32, child: Option<i32>) -> Option<EventKind> {
         let (parent, child) = (tracee.tasks.get(parent)?.id, child?);
@@ -196,7 +196,7 @@ impl TestTracker {
         None
     }
 
-    /// A thread has come, which may have been announced. What is to be told then, as above.
+    /// A thread has come, which may have been announced. What to report then, as above.
     pub(super) fn on_thread_come(&mut self, task: TaskId) -> Option<EventKind> {
         let at = self.coming.iter().position(|(child, _)| *child == task.tid)?;
         let (_, parent) = self.coming.swap_remove(at);

@@ -66,8 +66,8 @@ pub struct Process {
     pub(super) unknown_stops: u64,
 }
 
-const THROWS_UNSEEN: &str =
-    "a library has come that may throw exceptions by code that has no name: from then on calls were seen at stops";
+const THROWS_UNSEEN: &str = "the program loaded a library that may throw exceptions from code without symbols: from \
+    then on heaptrace recorded calls at stops";
 
 impl Process {
     /// A process without tasks, whose memory is `space`.

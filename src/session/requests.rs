@@ -23,14 +23,14 @@ pub struct Request {
     /// The process that it is about, or [`ANY`].
     pub pid: i32,
     /// What is wanted.
-    pub wish: Wish,
+    pub wish: RequestKind,
     /// Where the answer goes. Nobody may be left there.
     pub reply: Sender<Reply>,
 }
 
 /// What is wanted of the tracer thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum RequestKind {
     /// To let the process go.
     Detach,
     /// To record nothing for a while (true), or to go on (false).
@@ -82,7 +82,7 @@ pub struct Requests {
 
 impl Requests {
     /// Asks the tracer thread, and waits for its answer. None if it has finished without one.
-    pub fn ask(&self, control: &Arc<Control>, pid: i32, wish: Wish) -> Option<Reply> {
+    pub fn ask(&self, control: &Arc<Control>, pid: i32, wish: RequestKind) -> Option<Reply> {
         let (reply, answer) = mpsc::channel();
         self.lock().push_back(Request { pid, wish, reply });
         self.waiting.store(true, Ordering::Release);
@@ -100,12 +100,12 @@ impl Requests {
     }
 
     /// Tells the tracer thread to do something, whatever it answers. It is to be woken as long as [`Self::is_waiting`].
-    pub fn order(&self, control: &Control, wish: Wish) {
+    pub fn order(&self, control: &Control, wish: RequestKind) {
         self.order_about(ANY, control, wish);
     }
 
     /// The same about a process.
-    pub(super) fn order_about(&self, pid: i32, control: &Control, wish: Wish) {
+    pub(super) fn order_about(&self, pid: i32, control: &Control, wish: RequestKind) {
         let (reply, _) = mpsc::channel();
         self.lock().push_back(Request { pid, wish, reply });
         self.waiting.store(true, Ordering::Release);

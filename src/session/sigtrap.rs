@@ -111,7 +111,7 @@ enum TrapAction {
 #[derive(Debug, Default)]
 struct TrapMask {
     action: TrapAction,
-    by_breakpoint: FxHashMap<(i32, Addr), Seen>,
+    by_breakpoint: FxHashMap<(i32, Addr), BreakpointHits>,
     /// The masks of threads that were seen with SIGTRAP blocked, by thread.
     blocking: FxHashMap<i32, u64>,
     /// How often a handler, the program's or ours, was installed by us.
@@ -124,7 +124,7 @@ struct TrapMask {
 
 /// One thread at one breakpoint.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct BreakpointHits {
     /// Whether all signals were blocked.
     blocked: bool,
     /// How often it has hit it.

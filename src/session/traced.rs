@@ -14,7 +14,7 @@ pub struct Traced {
     pub others: Vec<ArchivedRecording>,
     /// Where those lie.
     pub archive: Archive,
-    /// Whether something could not be written or passed on that was to be while it lasted; the user was told so.
+    /// Whether something could not be written or passed on while it lasted; heaptrace has told the user so.
     pub unsaved: bool,
 }
 

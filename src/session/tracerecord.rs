@@ -1,4 +1,4 @@
-//! What a trace is told of a process at its end: all of its recording that its events do not give.
+//! What a trace gets of a process at its end: all of its recording that its events do not give.
 
 use super::leakrecord::LeakScan;
 use super::modulerecord::ModuleRecord;

@@ -35,14 +35,15 @@ pub(super) fn judge(tracee: &mut Tracee, observer: &mut Observer, identity: &Ide
     let advice = "functions that heaptrace does not know: name them with --alloc-fn and --free-fn";
     if identity.attached {
         tracee.warn_once(format!(
-            "no call of an allocator function was seen, though the process has {heap} of memory of its own: it did not allocate in \
-             this time, or does it by {advice} (`heaptrace heap {}` shows what its heap holds)",
+            "heaptrace saw no call of an allocator function, though the process has {heap} of private memory: it did \
+             not allocate in this time, or allocates through {advice} (`heaptrace heap {}` shows what its heap holds)",
             tracee.pid
         ));
         return;
     }
     let text = format!(
-        "no call of an allocator function was seen, though the program had {heap} of memory of its own: it allocates by {advice}"
+        "heaptrace saw no call of an allocator function, though the program had {heap} of private memory: it allocates \
+         through {advice}"
     );
     // what else asks for memory there is no program's own
     if by_break > 0 { tracee.space.modules.findings.note_blind_spot(text) } else { tracee.warn_once(text) }

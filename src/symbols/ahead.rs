@@ -86,7 +86,7 @@ impl Prefetch {
     pub(super) fn take(&mut self, module: ModuleId, addrs: &[ObjAddr]) -> Option<Found> {
         let (expected, receiver) = self.modules.remove(&module)?;
         if expected != addrs {
-            tracing::debug!("module {} was looked at for other addresses than are asked for", module.0);
+            tracing::debug!("module {} was read ahead for other addresses than those requested", module.0);
             return None;
         }
         receiver.recv().ok()

@@ -176,7 +176,7 @@ impl Search {
                     copy = copy.or(Some((place, bytes)));
                     continue;
                 }
-                warn(format!("{} is not the debug file that its name says: ignored", place.display()));
+                warn(format!("{} is not the debug file that its name indicates: ignored", place.display()));
             }
         }
         self.linked_file(path, build_id, link, warn).or_else(|| self.fetched_file(build_id?, warn)).or(copy)
@@ -189,7 +189,7 @@ impl Search {
         })?;
         let bytes = open_if_there(&place, warn)?;
         if id_of(&bytes).as_deref() != Some(build_id) {
-            warn(format!("{} is not the debug file that was asked for: ignored", place.display()));
+            warn(format!("{} is not the requested debug file: ignored", place.display()));
             return None;
         }
         Some((place, bytes))
@@ -316,7 +316,7 @@ fn has_checksum(bytes: &Bytes, wanted: u32) -> std::io::Result<bool> {
     };
     if bytes.len() as u64 > LARGEST_SUMMED {
         return Err(std::io::Error::other(format!(
-            "its {} GiB are too many for a checksum, and it has no build id to know it by",
+            "at {} GiB it is too large for a checksum, and it has no build id",
             bytes.len() >> 30
         )));
     }

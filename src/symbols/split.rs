@@ -163,8 +163,9 @@ impl<'a, 'f> SplitLoader<'a, 'f> {
         if let Some(first) = self.first_missing {
             let more = if self.missing > 1 { format!(" and {} more", self.missing - 1) } else { String::new() };
             warnings.push(format!(
-                "{} needs {}{more} (split DWARF), which {} missing: inlined calls will not show. Keep the .dwo files where \
-                 they were built, or put a package made by `dwp -e PROGRAM` beside the program as PROGRAM.dwp",
+                "{} needs {}{more} (split DWARF), which {} missing: inlined calls will not show. Keep the .dwo files \
+                 where they were built, or make a package by `dwp -e PROGRAM` and put it beside the program as \
+                 PROGRAM.dwp",
                 self.owner.module.display(),
                 first.display(),
                 if self.missing > 1 { "are" } else { "is" },

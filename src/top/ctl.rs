@@ -46,7 +46,7 @@ pub struct Request {
     /// What is wanted.
     pub command: Command,
     /// How the answer is to look.
-    pub look: Look,
+    pub look: TextStyle,
 }
 
 /// What is wanted of the tracer.
@@ -139,7 +139,7 @@ impl Command {
 
 /// How text is to look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Look {
+pub struct TextStyle {
     /// How many sites are shown; None: as many as fit.
     pub top: Option<usize>,
     /// Whether terminal colours are wanted.
@@ -172,7 +172,7 @@ pub enum ProtocolError {
     #[error("the other side took too long")]
     Pending,
     /// A message is longer than it may be.
-    #[error("the message is longer than {} KiB, the most it may have", limit >> 10)]
+    #[error("the message is longer than the maximum of {} KiB", limit >> 10)]
     TooLong {
         /// How long it may be, in bytes.
         limit: usize,
@@ -181,7 +181,7 @@ pub enum ProtocolError {
     #[error("the other side ended before it answered")]
     Closed,
     /// What came is no message of this protocol.
-    #[error("what the other side says can't be understood ({0}); are both the same version of heaptrace?")]
+    #[error("heaptrace can't understand the other side ({0}); are both the same version of heaptrace?")]
     Malformed(String),
     /// A question of a newer heaptrace.
     #[error("the tracer speaks versions 1 to {VERSION} of the protocol, the request has {0}")]
@@ -258,7 +258,12 @@ mod tests {
     const LIMIT: usize = 1000;
 
     fn request() -> Request {
-        Request { version: 1, pid: 12, command: Command::Detach, look: Look { top: None, color: false, width: 100 } }
+        Request {
+            version: 1,
+            pid: 12,
+            command: Command::Detach,
+            look: TextStyle { top: None, color: false, width: 100 },
+        }
     }
 
     fn question(bytes: &[u8]) -> Result<Request, ProtocolError> {

@@ -144,8 +144,8 @@ pub(super) const HELP: [(&str, &str); 15] = [
     ("s", "write a snapshot to a file in this directory"),
     ("p", "hold the picture, or let it go on"),
     ("d", "detach: end the tracing, and let the program run on (asked twice)"),
-    ("q", "leave: what is traced by another heaptrace stays traced,"),
-    ("", "what this one has attached to is let go"),
+    ("q", "leave: a process that another heaptrace traces stays traced,"),
+    ("", "one that this heaptrace has attached to runs on untraced"),
     ("? h", "this help"),
 ];
 

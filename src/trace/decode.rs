@@ -27,7 +27,7 @@ const DEFAULT_TICKS: NonZeroU64 = NonZeroU64::new(1_000_000_000).unwrap();
 #[derive(Debug, Error)]
 pub enum DecodeError {
     /// It is none.
-    #[error("this is no trace: it does not begin as a Fuchsia trace (.fxt) does")]
+    #[error("this is not a trace: it does not begin as a Fuchsia trace (.fxt) does")]
     Foreign,
     /// Nothing is in it.
     #[error("the file is empty")]

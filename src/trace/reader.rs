@@ -43,7 +43,8 @@ pub enum TraceError {
     Decode(#[from] DecodeError),
     /// Another program has written it.
     #[error(
-        "this is a Fuchsia trace, but not one of heaptrace's: it does not begin with heaptrace.session. Open it with https://ui.perfetto.dev"
+        "this is a Fuchsia trace, but heaptrace did not write it: it does not begin with heaptrace.session. Open it \
+         with https://ui.perfetto.dev"
     )]
     NotOurs,
     /// It is of a later version.
@@ -57,7 +58,7 @@ pub enum TraceError {
         writer: String,
     },
     /// Segments of different sessions in one file.
-    #[error("the trace changes from session {first} to session {second}: its files were joined by mistake")]
+    #[error("the trace changes from session {first} to session {second}: somebody joined files of two traces")]
     Joined {
         /// That of the first segment.
         first: String,
@@ -83,7 +84,7 @@ pub enum TraceError {
         source: EventError,
     },
     /// An event of a process that was not described.
-    #[error("the trace is damaged: before byte {offset}, an event of process {pid}, which nothing has described")]
+    #[error("the trace is damaged: before byte {offset}, it has an event of process {pid}, which it has not described")]
     UnknownProcess {
         /// Where the record ends.
         offset: u64,
@@ -131,7 +132,7 @@ pub enum Item<'a> {
     /// Nodes of the stacks of an image, parents first.
     Stacks(ImageId, Nodes<'a>),
     /// An event.
-    Event(Told),
+    Event(ProcessEvent),
     /// The moment that the profile of a process is of.
     ProfileEnd(ProfileEnd),
     /// The end of a process.
@@ -142,7 +143,7 @@ pub enum Item<'a> {
 
 /// An event of a process.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct ProcessEvent {
     /// The process's koid.
     pub process: u64,
     /// Of a fork: the koid of the process that it is a copy of.
@@ -210,7 +211,7 @@ pub struct Reader<R> {
 /// What a record says that is no event, before it is put into the caller's hands.
 enum Said {
     Nothing,
-    Event(Told),
+    Event(ProcessEvent),
     /// All parts of a blob are there.
     Blob(Word),
 }
@@ -426,7 +427,7 @@ fn next_event(
     ticks: NonZeroU64,
     processes: &mut FxHashMap<u64, Stream>,
     gaps: &mut Gaps,
-) -> Result<Option<Told>, WrongEvent> {
+) -> Result<Option<ProcessEvent>, WrongEvent> {
     let koid = record.of.process;
     let pid = process_of(koid).pid;
     // Its first event comes before it is described.
@@ -446,7 +447,7 @@ fn next_event(
     }
     let parent = matches!(kind, EventKind::Forked { .. }).then(|| events::parent_process(record)).flatten();
     let event = Event { seq, time_ns: nanoseconds(record.time, ticks), kind };
-    Ok(Some(Told { process: koid, parent, event }))
+    Ok(Some(ProcessEvent { process: koid, parent, event }))
 }
 
 fn nanoseconds(time: u64, ticks: NonZeroU64) -> u64 {

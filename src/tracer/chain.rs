@@ -160,9 +160,10 @@ pub(super) fn describe(pid: i32, way: &[(i32, String)]) -> String {
     let named = |(pid, name): &(i32, String)| if name.is_empty() { pid.to_string() } else { format!("{pid} ({name})") };
     let chain: Vec<String> = way.iter().map(|process| format!("process {}", named(process))).collect();
     format!(
-        "could not attach to process {pid}: it stands in the chain of tracers of this heaptrace, which is traced by {}. Two processes that \
-         trace each other stop for ever, and not even SIGKILL ends them. Start heaptrace outside of what that process traces",
-        chain.join(", that one by ")
+        "could not attach to process {pid}: it is in this heaptrace's own chain of tracers: heaptrace is traced by {}. \
+         Two processes that trace each other stop for ever, and not even SIGKILL ends them. Start heaptrace outside \
+         the processes that process {pid} traces",
+        chain.join(", which is traced by ")
     )
 }
 
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_tracer_of_a_tracer_is_refused_at_any_distance() {
-        // 10 by 20, thread 22 of that one by 30, that one by 41 of 40, and 22's own sibling by 50
+        // 10 by 20, thread 22 of that one by 30, which is traced by 41 of 40, and 22's own sibling by 50
         let processes: &[(i32, &[(i32, i32)])] = &[
             (10, &[(10, 20)]),
             (20, &[(20, 50), (22, 30)]),
@@ -276,6 +277,9 @@ mod tests {
     #[test]
     fn the_refusal_names_the_chain_and_the_way_out() {
         let text = describe(30, &[(20, "gdb".to_owned()), (30, String::new())]);
-        assert!(text.contains("process 20 (gdb), that one by process 30.") && text.contains("outside"), "{text}");
+        assert!(
+            text.contains("process 20 (gdb), which is traced by process 30.") && text.contains("outside"),
+            "{text}"
+        );
     }
 }

@@ -345,12 +345,13 @@ impl Copy {
         let error = take_statuses(&self.forked).err()?;
         let lives = !matches!(procfs::state(of, of), None | Some(b'Z' | b'X'));
         let until = match error {
-            TracerError::Filtered { .. } => "It goes when the process ends",
-            _ => "The next `heaptrace heap` or `leaks` of the process takes it away, and so does the process's end",
+            TracerError::Filtered { .. } => "It disappears when the process ends",
+            _ => "The next `heaptrace heap` or `leaks` of the process removes it, and so does the end of the process",
         };
         lives.then(|| {
             format!(
-                "the copy of process {of} that was read is left as a zombie, process {}, which holds nothing but its number, as the process could not take its status: {error}. {until}",
+                "the copy of process {of} that heaptrace read stays as a zombie (process {}, which holds nothing but \
+                 its process id), as process {of} could not collect its exit status: {error}. {until}",
                 self.forked.pid
             )
         })

@@ -34,7 +34,7 @@ const ANSWER: Duration = Duration::from_millis(200);
 
 /// Why a wait is over.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum News {
+pub enum Wakeup {
     /// These processes have executed a program.
     Executed(Vec<i32>),
     /// Some have, but the kernel had no room to say which.
@@ -69,18 +69,18 @@ impl ExecEvents {
     }
 
     /// Waits for executions, at most for `timeout`. Ends early if one of heaptrace's own signals waits to be taken.
-    pub fn wait(&self, timeout: Duration) -> News {
+    pub fn wait(&self, timeout: Duration) -> Wakeup {
         let deadline = Instant::now() + timeout;
         let mut executed = Vec::new();
         while executed.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || !wait_readable(&[&self.socket, &self.signals], left) {
-                return News::Nothing;
+                return Wakeup::Nothing;
             }
             let mut heard = false;
             loop {
                 match self.receive() {
-                    None => return News::Missed,
+                    None => return Wakeup::Missed,
                     Some(None) => break,
                     Some(Some(datagram)) => {
                         heard = true;
@@ -89,10 +89,10 @@ impl ExecEvents {
                 }
             }
             if !heard {
-                return News::Nothing;
+                return Wakeup::Nothing;
             }
         }
-        News::Executed(executed)
+        Wakeup::Executed(executed)
     }
 
     fn send(&self, operation: u32) -> Option<()> {
@@ -156,7 +156,7 @@ fn open() -> Option<OwnedFd> {
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     address.nl_family = libc::AF_NETLINK as u16;
     address.nl_groups = PROC_CONNECTOR;
-    // SAFETY: filter and address live for the duration of the calls, and their sizes are told.
+    // SAFETY: filter and address live for the duration of the calls, which get their sizes.
     let results = unsafe {
         [
             libc::setsockopt(
@@ -224,9 +224,9 @@ mod tests {
         while !heard {
             assert!(Instant::now() < deadline);
             heard = match events.wait(Duration::from_secs(1)) {
-                News::Executed(processes) => processes.contains(&pid),
-                News::Missed => true,
-                News::Nothing => false,
+                Wakeup::Executed(processes) => processes.contains(&pid),
+                Wakeup::Missed => true,
+                Wakeup::Nothing => false,
             };
         }
         child.wait().unwrap();

@@ -199,8 +199,8 @@ impl Link {
         if let Err(error) = sent {
             self.lost.store(true, Ordering::Relaxed);
             tracing::warn!(
-                "the guardian process is lost ({error}): if heaptrace is killed before there is another one, the target may die \
-                 with it"
+                "the guardian process is lost ({error}): if heaptrace is killed before it has a new one, the target \
+                 may die, too"
             );
         }
     }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What was told.
+/// What the kernel has shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Held {
     /// The values of timers' signals; None: this kernel lists no timers.
@@ -144,7 +144,7 @@ pub fn signal_stacks(
             Ok(stack) => stacks.extend(stack.map(|stack| (thread.tid(), stack))),
             Err(error) => {
                 still.leave_out(&error);
-                tracing::debug!("thread {} is not asked for its signal stack: {error}", thread.tid());
+                tracing::debug!("the signal stack of thread {} could not be read: {error}", thread.tid());
             }
         }
     }

@@ -181,7 +181,7 @@ impl Launched {
             program: self.name.clone(),
             source: match i32::from_le_bytes(code) {
                 libc::ENOEXEC if self.elf_class == Some(1) => {
-                    io::Error::other("it is a 32-bit program, and this kernel runs none")
+                    io::Error::other("it is a 32-bit program, and this kernel can't run 32-bit programs")
                 }
                 code => explain_exec(&self.path, io::Error::from_raw_os_error(code)),
             },
@@ -207,7 +207,7 @@ fn explain_exec(path: &Path, error: io::Error) -> io::Error {
     let help = if needed.ends_with(b"\r") {
         ": the line ends in a carriage return, as on Windows (dos2unix removes it)"
     } else if error.kind() == io::ErrorKind::NotFound && role.starts_with("dynamic") {
-        ": the program is for another system or C library"
+        ": the program was built for another system or C library"
     } else {
         ""
     };

@@ -140,7 +140,7 @@ impl TargetMemory {
         self.file_end = FileEnd::default();
     }
 
-    /// The task that [`Self::new_stop`] was told last.
+    /// The task of the last [`Self::new_stop`].
     pub const fn reader(&self) -> i32 {
         self.reader
     }

@@ -258,59 +258,69 @@ fn judge(pid: i32, errno: i32, target: &Visibility, own: &OwnFacts) -> Cause {
 fn describe(cause: &Cause, pid: &i32, name: &str) -> String {
     let named = if name.is_empty() { String::new() } else { format!(" ({name})") };
     match cause {
-        Cause::NoSuchProcess => "there is no such process, or it has just ended. List processes with `ps -e`".to_owned(),
+        Cause::NoSuchProcess => {
+            "there is no such process, or it has just ended. List processes with `ps -e`".to_owned()
+        }
         Cause::IdInside { outside } => format!(
-            "there is no such process here, but in its container process {0} has this id. Attach to {0}",
+            "there is no process {pid} here; {pid} is the id that process {0} has in its container. Attach to {0}",
             one_of(outside)
         ),
-        Cause::Hidden => "it belongs to another user and /proc hides it (hidepid). Run heaptrace as that user or as root"
-            .to_owned(),
+        Cause::Hidden => {
+            "it belongs to another user and /proc hides it (hidepid). Run heaptrace as that user or as root".to_owned()
+        }
         Cause::Ourselves => "it is heaptrace itself. Trace one heaptrace with another".to_owned(),
-        Cause::Thread { of } => format!("it is a thread{named} of process {of}. Attach to {of}: all its threads are traced"),
-        Cause::Zombie => format!("it{named} has ended already and only waits for its parent to notice (a zombie)"),
-        Cause::KernelThread => format!("it{named} is a thread of the kernel, which has no heap of its own"),
+        Cause::Thread { of } => {
+            format!("it is a thread{named} of process {of}. Attach to {of}: all its threads are traced")
+        }
+        Cause::Zombie => {
+            format!("it{named} has already ended (a zombie, whose parent has not yet collected its exit status)")
+        }
+        Cause::KernelThread => format!("it{named} is a kernel thread, which has no heap of its own"),
         Cause::AlreadyTraced { by, name } if is_own_name(name) => format!(
-            "another heaptrace (process {by}) traces it already, and there can be only one. `heaptrace ctl {pid} detach` ends that"
+            "another heaptrace (process {by}) already traces it, and a process can have only one tracer. `heaptrace \
+             ctl {pid} detach` ends that"
         ),
         Cause::AlreadyTraced { by, name } => {
             let by_name = if name.is_empty() { String::new() } else { format!(" ({name})") };
-            format!("process {by}{by_name} traces it already, and there can be only one. End that one first")
+            format!(
+                "process {by}{by_name} already traces it, and a process can have only one tracer. End that one first"
+            )
         }
         Cause::NobodyMayTrace => {
-            "kernel.yama.ptrace_scope is 3: nobody may trace until the next boot. Set it to 1 or 0 in /etc/sysctl.d and \
-             reboot"
+            "kernel.yama.ptrace_scope is 3: no process may trace until the next boot. Set it to 1 or 0 in \
+             /etc/sysctl.d and reboot"
                 .to_owned()
         }
         Cause::OtherUser { uid } => {
             format!("it{named} runs as another user (uid {uid}) or group. Run heaptrace with sudo, or as that user")
         }
         Cause::Yama { scope: 1 } => format!(
-            "kernel.yama.ptrace_scope is 1: only its own parents may trace it. Run `sudo heaptrace attach {pid}`, or `sudo \
-             sysctl kernel.yama.ptrace_scope=0`, or start it with `heaptrace run`"
+            "kernel.yama.ptrace_scope is 1: only its ancestors may trace it. Run `sudo heaptrace attach {pid}`, or \
+             `sudo sysctl kernel.yama.ptrace_scope=0`, or start it with `heaptrace run`"
         ),
         Cause::Yama { scope } => format!(
             "kernel.yama.ptrace_scope is {scope}: only root may trace. Run `sudo heaptrace attach {pid}`, or `sudo sysctl \
              kernel.yama.ptrace_scope=0`"
         ),
         Cause::NotDumpable => format!(
-            "it{named} does not let others look into it (not dumpable: a set-user-ID program, one with file capabilities, \
-             or its own wish). Run heaptrace with sudo"
+            "it{named} is not dumpable, so other processes can't read its memory (it is a set-user-ID program, has \
+             file capabilities, or chose so itself). Run heaptrace with sudo"
         ),
         Cause::MoreCapable => {
             format!("it{named} has capabilities that heaptrace lacks. Run heaptrace with sudo")
         }
         Cause::OtherUserNamespace => format!(
-            "it{named} lives in another user namespace (a container), where heaptrace has no rights. Run heaptrace as root on \
-             the host, or inside that container"
+            "it{named} is in another user namespace (a container), where heaptrace has no rights. Run heaptrace as \
+             root on the host, or inside that container"
         ),
         Cause::Not64Bit => format!("it{named} is a 32-bit program; heaptrace traces 64-bit x86-64 programs only"),
         Cause::ForeignMemory { uid } => format!(
-            "it{named} runs as another user (uid {uid}), whose /proc/{pid}/mem CAP_SYS_PTRACE alone does not open for writing. Run \
-             heaptrace as that user, or with CAP_DAC_OVERRIDE, too"
+            "it{named} runs as another user (uid {uid}): CAP_SYS_PTRACE alone does not allow heaptrace to open \
+             /proc/{pid}/mem for writing. Run heaptrace as that user, or add CAP_DAC_OVERRIDE"
         ),
         Cause::Unknown { errno } => format!(
-            "{}, and /proc does not tell why: a seccomp filter or a security module (AppArmor, SELinux) may forbid it; in \
-             Docker, start the container with --cap-add SYS_PTRACE. `heaptrace doctor` tells more",
+            "{}, and /proc does not show why: a seccomp filter or a security module (AppArmor, SELinux) may forbid it; \
+             in Docker, start the container with --cap-add SYS_PTRACE. `heaptrace doctor` shows more",
             io::Error::from_raw_os_error(*errno)
         ),
     }

@@ -83,7 +83,7 @@ pub fn try_trace() -> Result<TraceCheck> {
         .spawn(trial)
         .map_err(|source| TracerError::Own { operation: "start a thread", source })?;
     thread.join().unwrap_or_else(|_| {
-        Err(TracerError::Own { operation: "try out tracing", source: io::Error::other("the thread broke down") })
+        Err(TracerError::Own { operation: "try out tracing", source: io::Error::other("the thread panicked") })
     })
 }
 

@@ -59,7 +59,7 @@ pub fn maps(tid: i32) -> Result<Vec<u8>> {
 /// So often is looked at a task that seems to have ended: one that lives has executed another program meanwhile.
 const LOOKS: u32 = 3;
 
-/// The mappings of the live task `tid`, of which there is at least one.
+/// The mappings of the live task `tid`; there is at least one.
 ///
 /// # Errors
 /// Those of [`maps`].
@@ -126,7 +126,7 @@ pub fn through_any<T>(
         for left in (0..LOOKS).rev() {
             match look(tid) {
                 Err(error) if error.is_out_of_reach() && left > 0 && lives() => {
-                    tracing::debug!("task {tid} is looked at once more: {error}");
+                    tracing::debug!("heaptrace reads task {tid} once more: {error}");
                 }
                 Err(error) if error.is_out_of_reach() || !lives() => {
                     tracing::debug!("task {tid} has ended: {error}");

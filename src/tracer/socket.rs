@@ -31,7 +31,10 @@ pub enum AskError {
         pid: i32,
     },
     /// The id is one that the process has in its container, and not ours for it.
-    #[error("there is no process {pid} here, but in its container process {} has this id", permission::one_of(outside))]
+    #[error(
+        "there is no process {pid} here; {pid} is the id that process {} has in its container",
+        permission::one_of(outside)
+    )]
     IdInside {
         /// The id.
         pid: i32,
@@ -41,7 +44,7 @@ pub enum AskError {
     /// Nobody traces it.
     #[error(
         "process {pid} is not being traced: start it with `heaptrace run`, or `heaptrace attach {pid}` first{}",
-        if *contained { ". (If it is traced from outside of this container, ask there.)" } else { "" }
+        if *contained { ". (If it is traced from outside this container, ask there.)" } else { "" }
     )]
     NotTraced {
         /// The process.
@@ -53,7 +56,7 @@ pub enum AskError {
     #[error(transparent)]
     Proc(#[from] TracerError),
     /// Another program traces it.
-    #[error("process {pid} is traced by {name} (process {tracer}), which is not a heaptrace that can be asked")]
+    #[error("process {pid} is traced by {name} (process {tracer}), which is not a heaptrace that answers requests")]
     OtherTracer {
         /// The process.
         pid: i32,
@@ -76,7 +79,7 @@ pub enum AskError {
     },
     /// Its socket has no room.
     #[error(
-        "the heaptrace that traces process {pid} (process {tracer}) is asked by too many at the same time: try it again"
+        "the heaptrace that traces process {pid} (process {tracer}) has too many requests at the moment: try again"
     )]
     Busy {
         /// The process.

@@ -107,10 +107,10 @@ pub fn stand_still<A, T: Send>(
             Ok((then(seen), stood))
         });
         let on_own_thread = on_own_thread
-            .map_err(|source| TracerError::Own { operation: "begin a thread that looks at the process", source })?;
+            .map_err(|source| TracerError::Own { operation: "start a thread that reads the process", source })?;
         on_own_thread.join().unwrap_or_else(|_| {
-            let source = std::io::Error::other("the thread that looked at it broke down");
-            Err(TracerError::Own { operation: "look at the process", source })
+            let source = std::io::Error::other("the thread that read it panicked");
+            Err(TracerError::Own { operation: "read the process", source })
         })
     })
 }

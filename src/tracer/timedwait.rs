@@ -125,7 +125,10 @@ pub(super) fn note(tid: i32) {
                 Some(asleep) => noted.asleep.insert(tid, asleep),
                 None => {
                     if let Some(call) = timed_call(tid) {
-                        tracing::debug!("how long thread {tid} has slept in call {} is not known", call.number);
+                        tracing::debug!(
+                            "heaptrace does not know how long thread {tid} has slept in call {}",
+                            call.number
+                        );
                     }
                     noted.asleep.remove(&tid)
                 }
@@ -325,7 +328,7 @@ impl Clocks {
                 Some(ours() + ahead)
             }
             None => {
-                tracing::debug!("processor {cpu} does not tell its clock within {patience:?}");
+                tracing::debug!("heaptrace could not read the clock of processor {cpu} within {patience:?}");
                 self.failed.insert(cpu, Instant::now());
                 older
             }

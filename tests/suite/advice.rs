@@ -223,7 +223,7 @@ fn what_was_never_written_is_what_the_program_did_not_write() {
     let expected = json!({ "blocks": blocks, "bytes": bytes, "never_written_bytes": never_written });
     assert_eq!(told(&traced, "never_written", "large")["figures"], expected);
     let said = &traced.ended.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("without the fill of glibc's malloc, as those of calloc do"), "{said}");
+    assert!(said.contains("lacked the fill of glibc's malloc, as blocks of calloc do"), "{said}");
     assert!(said.contains(told(&traced, "never_written", "large")["text"].as_str().unwrap()), "{said}");
 }
 

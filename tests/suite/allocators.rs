@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const WALKS: &str = "its allocator may walk the stacks of its callers";
 
 /// A function of mimalloc that is too short to be moved.
-const SHORT: &str = "has seen calls of mi_heap_realloc";
+const SHORT: &str = "recorded calls of mi_heap_realloc";
 
 fn preloaded(name: &str, library: &Path) -> Program {
     let program = Program::fixture(name).env("LD_PRELOAD", library);

@@ -94,7 +94,7 @@ fn each_is_counted_where_it_is_provoked() {
         (Program::fixture("jit").args(["private"]), &[("truncated_stacks", 180)]),
         (with_bump("bad_frees"), &[("double_frees", 3), ("unknown_frees", 3)]),
         (Program::fixture("double_free"), &[("double_frees", 1)]),
-        (Program::fixture("side_doors").stays_on_trap("has seen calls of"), &[("lost", 10), ("double_frees", 10)]),
+        (Program::fixture("side_doors").stays_on_trap("recorded calls of"), &[("lost", 10), ("double_frees", 10)]),
         (Program::fixture("mismatched"), &[("mismatched_frees", 3)]),
         (with_bump("handler_in_malloc"), &[("abandoned_calls", 20)]),
         (with_bump("cancel"), &[("abandoned_calls", 40)]),

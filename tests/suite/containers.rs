@@ -256,7 +256,7 @@ fn t37_an_id_from_inside_is_translated() {
     for arguments in [["attach", &id.to_string()], ["leaks", &id.to_string()]] {
         let refused = heaptrace(&arguments);
         assert_eq!(refused.status.code(), Some(125));
-        let expected = format!("in its container process {outside} has this id");
+        let expected = format!("is the id that process {outside} has in its container");
         assert!(stderr(&refused).contains(&expected), "{}", stderr(&refused));
     }
     target.feed(b"\n");
@@ -307,7 +307,7 @@ fn t37_asking_across_namespaces() {
         .output()
         .unwrap();
     assert_eq!(inside.status.code(), Some(125));
-    assert!(stderr(&inside).contains("from outside of this container"), "{}", stderr(&inside));
+    assert!(stderr(&inside).contains("from outside this container"), "{}", stderr(&inside));
     outside.signal(Signal::SIGINT);
     folder.collect(outside.wait());
     running.feed(b"");

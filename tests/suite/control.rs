@@ -78,7 +78,7 @@ fn what_can_not_be_asked_is_said() {
     assert!(stderr(&ask(&["ctl", &own, "detach"])).contains("is not being traced"));
     for (words, reason) in [
         (vec!["ctl", "12"], "the order is missing"),
-        (vec!["ctl", "x", "detach"], "`x` is no process id"),
+        (vec!["ctl", "x", "detach"], "`x` is not a process id"),
         (vec!["ctl", "12", "dance"], "there is no order `dance`"),
     ] {
         let asked = ask(&words);
@@ -345,8 +345,8 @@ fn an_answer_moves_no_cursor_and_fills_no_memory() {
         ),
         (r#"{"failed":"\u001b[31mred"}"#, &["ctl", "detach"], "?[31mred"),
         (r#"{"done":"{\"a\":\"\u009b\"}"}"#, &["leaks", "--json"], r#"{"a":"\u009b"}"#),
-        (r#"{"done":"\u001b[31m"}"#, &["leaks", "--json"], "is no JSON"),
-        ("endless", &["leaks"], "the message is longer than 1024 KiB, the most it may have"),
+        (r#"{"done":"\u001b[31m"}"#, &["leaks", "--json"], "is not JSON"),
+        ("endless", &["leaks"], "the message is longer than the maximum of 1024 KiB"),
     ] {
         let mut impostor = impostor(answer);
         let child = impostor.value("child");
@@ -401,6 +401,6 @@ fn a_planted_folder_is_told_with_its_cure() {
         .env("TMPDIR", folder.to_str().unwrap())
         .start()
         .wait();
-    assert!(ended.stderr.contains("/heaptrace-0 belongs to another user (id 65534)"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("/heaptrace-0 belongs to another user (uid 65534)"), "{}", ended.stderr);
     assert!(ended.stderr.contains("$TMPDIR set to a folder of your own"), "{}", ended.stderr);
 }

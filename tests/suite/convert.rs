@@ -206,12 +206,12 @@ fn torn_and_foreign_files() {
     let torn = program.outside("torn.fxt");
     fs::write(&torn, &bytes[..bytes.len() / 2 / 8 * 8 + 3]).unwrap();
     let ended = heaptrace(&program, &["convert", "-q", text(&torn), "-o", "-", "--format", "json"]).success();
-    assert!(ended.stderr.contains("ends in the middle, at byte"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("is cut off at byte"), "{}", ended.stderr);
     let report: Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!(report["complete"], false);
     let foreign = heaptrace(&program, &["convert", "-q", text(program.exe()), "-o", "-", "--format", "json"]);
     assert_eq!(foreign.code(), 125);
-    assert!(foreign.stderr.contains("this is no trace"), "{}", foreign.stderr);
+    assert!(foreign.stderr.contains("this is not a trace"), "{}", foreign.stderr);
 }
 
 /// A trace's records, made up.
@@ -309,7 +309,7 @@ fn a_damaged_trace_is_read_up_to_the_damage() {
     fs::write(&broken, &damaged).unwrap();
     let ended = heaptrace(&program, &["convert", "-q", text(&broken), "-o", "-", "--format", "json"]).success();
     let told = format!(
-        "at byte {middle}, a record of no length. From there on nothing is read: {} bytes;",
+        "at byte {middle}, a record of no length. heaptrace reads nothing after that ({} bytes);",
         bytes.len() - middle
     );
     // numbers have separators there
@@ -332,5 +332,5 @@ fn a_damaged_trace_is_read_up_to_the_damage() {
     bytes.extend([0xff; 64]);
     fs::write(&packed, &bytes).unwrap();
     let ended = heaptrace(&program, &["convert", "-q", text(&packed), "-o", "-", "--format", "json"]).success();
-    assert!(ended.stderr.contains("From there on nothing is read"), "{behind}: {}", ended.stderr);
+    assert!(ended.stderr.contains("heaptrace reads nothing after that"), "{behind}: {}", ended.stderr);
 }

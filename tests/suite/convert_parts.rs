@@ -77,7 +77,7 @@ fn parts_between_marks_are_what_was_done_then() {
     let wrong = program.start_heaptrace(["convert", "-q", text(&trace), "--at", "@three"]).wait();
     assert_eq!(wrong.code(), 125);
     assert!(
-        wrong.stderr.contains("no mark of the trace is called `three`") && wrong.stderr.contains("one, two"),
+        wrong.stderr.contains("the trace has no mark named `three`") && wrong.stderr.contains("one, two"),
         "{}",
         wrong.stderr
     );

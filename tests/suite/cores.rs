@@ -158,7 +158,7 @@ fn what_is_missing_is_said() {
     let other = refused(&["heap", "--core"], &[&core, Path::new("/bin/true")]);
     assert!(other.contains("/bin/true is not the program of this core"), "{other}");
     assert!(refused(&["leaks", "--core"], &[&dir.path().join("none")]).contains("none: can't be read"));
-    assert!(refused(&["leaks", "--core"], &[program.exe()]).contains("no core file"));
+    assert!(refused(&["leaks", "--core"], &[program.exe()]).contains("not a core file"));
 
     // without the files its globals have no names, and the blocks are the same
     let empty = dir.path().join("empty");
@@ -166,7 +166,7 @@ fn what_is_missing_is_said() {
     let output = run(&["heap", "--json", "--core", core.to_str().unwrap(), "--sysroot"], &[&empty]);
     let warnings = String::from_utf8(output.stderr).unwrap();
     assert!(
-        warnings.contains("libc.so.6") && warnings.contains("its symbols and constants are left out"),
+        warnings.contains("libc.so.6") && warnings.contains("its symbols and constants are missing here"),
         "{warnings}"
     );
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();

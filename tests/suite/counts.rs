@@ -147,7 +147,7 @@ fn t21_operators_bad_alloc_and_exceptions() {
 fn t25_operators_with_jemalloc() {
     let library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
     assert!(std::path::Path::new(library).exists(), "install the Debian package libjemalloc2");
-    let program = Program::fixture("operators").env("LD_PRELOAD", library).stays_on_trap("has seen calls of operator");
+    let program = Program::fixture("operators").env("LD_PRELOAD", library).stays_on_trap("recorded calls of operator");
     let traced = program.traced();
     assert_eq!(traced.ended.text(), "done\n");
     assert_sites(&traced.report, &program.ledger());
@@ -205,12 +205,12 @@ fn rust_program_equals_counter() {
 #[test]
 fn frees_beside_an_allocator_with_side_doors_are_no_findings() {
     // Its malloc begins with what can't be moved.
-    let traced = Program::fixture("side_doors").stays_on_trap("has seen calls of").traced();
+    let traced = Program::fixture("side_doors").stays_on_trap("recorded calls of").traced();
     assert_eq!(traced.ended.text(), "done\n", "{}", traced.ended.stderr);
     assert!(traced.report.list("/findings").is_empty());
     let [warning] = traced.report.list("/warnings") else { panic!("{:?}", traced.report.list("/warnings")) };
     let warning = warning.as_str().unwrap();
-    assert!(warning.contains("10 frees of what was not live") && warning.contains("10 times"), "{warning}");
+    assert!(warning.contains("10 frees of blocks that were not live") && warning.contains("10 times"), "{warning}");
 }
 
 /// Double and invalid frees are found, counted, told apart and shown with their stacks; the program goes on.
@@ -305,7 +305,7 @@ fn no_free_stacks_changes_no_total() {
 #[test]
 fn declared_functions_are_counted() {
     // the jump engine leaves them to stops, and says so if it has come by the time of the next malloc
-    let left = "that are declared";
+    let left = "--alloc-fn or --free-fn declares";
     let program = Program::fixture("pool").stays_on_trap(left);
     let traced = program.traced_with(&["--alloc-fn", "pool_get:size=arg2", "--free-fn", "pool_put:ptr=arg2"]);
     assert_eq!(traced.ended.text(), "done\n");
@@ -320,7 +320,7 @@ fn declared_functions_are_counted() {
 /// Whoever names the wrong argument is told so: here the first one is the pool's address.
 #[test]
 fn a_pointer_that_is_declared_as_a_size_is_told() {
-    let program = Program::fixture("pool").stays_on_trap("that are declared");
+    let program = Program::fixture("pool").stays_on_trap("--alloc-fn or --free-fn declares");
     for (spec, is_wrong) in [("pool_get", true), ("pool_get:size=arg1", true), ("pool_get:size=arg2", false)] {
         let traced = program.traced_with(&["--alloc-fn", spec, "--free-fn", "pool_put:ptr=arg2"]);
         let warnings: Vec<_> = traced.report.list("/warnings").iter().filter_map(|told| told.as_str()).collect();
@@ -353,7 +353,7 @@ fn unknown_declared_functions_are_errors() {
         assert_eq!(checked.ended.code(), 125, "{spec}: {}", checked.ended.stderr);
     }
     // an alias of a function that has a probe by another name is not unknown
-    let program = program.stays_on_trap("has seen calls of malloc");
+    let program = program.stays_on_trap("recorded calls of malloc");
     let traced = program.traced_with(&["--alloc-fn", "malloc", "--alloc-fn", "__libc_malloc"]);
     assert_eq!((traced.ended.code(), traced.report.list("/warnings").len()), (0, 0), "{}", traced.ended.stderr);
 }

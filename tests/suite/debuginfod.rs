@@ -128,7 +128,7 @@ fn servers_that_do_not_help() {
         let traced = program.traced_with(&["--debuginfod"]);
         assert_eq!(traced.ended.text(), "done\n");
         assert_eq!(traced.ended.code(), 0, "{}", traced.ended.stderr);
-        assert!(warnings(&traced).contains("not asked again"), "{url}: {}", traced.ended.stderr);
+        assert!(warnings(&traced).contains("does not ask the servers again"), "{url}: {}", traced.ended.stderr);
         assert!(!is_named(&traced));
     }
     // another home, as the client remembers there what nobody had

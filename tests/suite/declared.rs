@@ -320,7 +320,7 @@ fn members_are_kept_where_no_block_has_a_type() {
     let refused = Command::new(HEAPTRACE).args(["heap", saved, "--no-types"]).output().unwrap();
     assert!(!refused.status.success());
     let text = String::from_utf8(refused.stderr).unwrap();
-    assert!(text.contains("this file has the types that it was saved with"), "{text}");
+    assert!(text.contains("this file keeps the types that it was saved with"), "{text}");
     end(running, pid);
 }
 

@@ -168,7 +168,7 @@ fn t30_followed_forks_among_allocating_threads() {
 fn t30_followed_fork_within_a_call() {
     let options = ["--alloc-fn", "forking_allocate:size=arg1", "--free-fn", "forked_free:ptr=arg1"];
     // An exception may leave what others declare.
-    let program = Tree::fixture(&["within"]).stays_on_trap("has seen calls of fork");
+    let program = Tree::fixture(&["within"]).stays_on_trap("recorded calls of fork");
     let tree = Tree::run(program, &options, |_| {});
     assert_eq!(tree.ended.clone().success().text(), "done\n");
     for report in tree.each() {
@@ -423,7 +423,7 @@ fn a_declared_function_is_known_to_one_program_at_least() {
     let sh = |words: &[&str]| {
         let program = Program::new("sh").args(["-c", &format!("{}; sort /dev/null; exit 0", pool.exe().display())]);
         // the jump engine leaves them to stops, and says so if it has come by the time of the next malloc
-        program.stays_on_trap("that are declared").traced_with(&[&["-f"], words].concat())
+        program.stays_on_trap("--alloc-fn or --free-fn declares").traced_with(&[&["-f"], words].concat())
     };
     let well = sh(&["--alloc-fn", "pool_get:size=arg2", "--free-fn", "pool_put:ptr=arg2"]);
     assert_eq!(well.ended.code(), 0, "{}", well.ended.stderr);

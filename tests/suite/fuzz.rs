@@ -298,7 +298,7 @@ proptest! {
 
     #[test]
     fn fuzz_messages(edits in edits()) {
-        let look = ctl::Look { top: Some(3), color: true, width: 80 };
+        let look = ctl::TextStyle { top: Some(3), color: true, width: 80 };
         let command = ctl::Command::Leaks { increased: true, explain: Some(7), json: false };
         let mut wire = Vec::new();
         ctl::send(&ctl::Request { version: ctl::VERSION, pid: 1, command, look }, &mut wire, ctl::LONGEST_QUESTION).unwrap();

@@ -4,7 +4,7 @@
 use super::fuzz::{Edits, bounded, cases, change, edits};
 use crate::support::program::Program;
 use heaptrace::internal::trace::reader::Reader;
-use heaptrace::internal::trace::{Ending, Moment, Part, Replay, Wanted, fxt};
+use heaptrace::internal::trace::{Ending, Moment, Replay, ReplayOptions, TracePart, fxt};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use std::ops::Range;
@@ -106,9 +106,9 @@ fn rearranged(seed: &Seed, changes: &[Change]) -> (Vec<u8>, Vec<Range<usize>>) {
 }
 
 /// Reads as `heaptrace convert` does.
-fn read(bytes: &[u8], part: Part) {
+fn read(bytes: &[u8], part: TracePart) {
     let mut reader = Reader::new(bytes, false);
-    let mut replay = Replay::new(Wanted { part, profile_each: true, ..Wanted::default() });
+    let mut replay = Replay::new(ReplayOptions { part, profile_each: true, ..ReplayOptions::default() });
     let ending = loop {
         match reader.next_item() {
             Ok(Some(item)) => replay.take(item),
@@ -135,7 +135,7 @@ proptest! {
             bytes = change(&bytes, &heads, &edits);
         }
         let (half, at) = (Moment::Time(at / 2), Moment::Time(at));
-        for part in [Part::Whole, Part::At(at), Part::Window(at, None), Part::Window(half, Some(at))] {
+        for part in [TracePart::Whole, TracePart::At(at), TracePart::Window(at, None), TracePart::Window(half, Some(at))] {
             bounded(bytes.len(), || read(&bytes, part));
         }
     }
@@ -145,6 +145,6 @@ proptest! {
     fn fuzz_made_up_traces(words in prop::collection::vec((0_u64..16, 0_u64..6, any::<u64>()), 0..200)) {
         let words = words.iter().map(|(kind, words, noise)| kind | words << 4 | (noise & !0xffff));
         let bytes: Vec<u8> = std::iter::once(fxt::MAGIC).chain(words).flat_map(u64::to_le_bytes).collect();
-        bounded(bytes.len(), || read(&bytes, Part::Whole));
+        bounded(bytes.len(), || read(&bytes, TracePart::Whole));
     }
 }

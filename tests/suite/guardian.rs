@@ -319,7 +319,7 @@ fn t42_killed_together_with_its_guardian() {
             assert!(doctor(pid).contains("has left"), "{}", doctor(pid));
             let traced = super::attach::attach_while_it_works(victim, pid);
             let told = told_of_earlier_one(&traced);
-            assert!(told.ends_with("have been taken out"), "{told}\n{}", traced.ended.stderr);
+            assert!(told.ends_with("from the program's code"), "{told}\n{}", traced.ended.stderr);
             assert_eq!(traced.report.anomaly("lost"), 0);
             procfs::wait_until_let_go(pid);
             assert_untouched(victim, pid);
@@ -360,7 +360,7 @@ fn breakpoints_of_others_are_left_alone() {
     kill_both(attached.pid(), pid);
     attached.assert_killed();
     let told = attach();
-    assert!(told.contains("(bytes: 1)") && told.contains("left alone"), "{told}");
+    assert!(told.contains("in 1 byte,") && told.contains("left this alone"), "{told}");
     assert!(is_there());
     memory.write_all_at(&original, place).unwrap();
     procfs::wait_until_let_go(pid);

@@ -284,7 +284,7 @@ fn other_files_are_refused() {
         refused(&whole[..length], "ends too early");
     }
     refused(&[whole, b"x"].concat(), "something stands behind its end");
-    refused(b"{\"version\":1}", "no file that `heaptrace heap --save` has written");
+    refused(b"{\"version\":1}", "`heaptrace heap --save` has not written this file");
     let mut newer = whole.to_vec();
     newer[8] = 4;
     refused(&newer, "a newer heaptrace has written this file");
@@ -297,7 +297,7 @@ fn other_files_are_refused() {
         (&["heap"], &[Path::new("nothing")], "name a process by its id"),
         (&["diff"], &[&path, Path::new("Cargo.toml")], "one of the two files is a heap"),
         (&["diff", "--value", "peak"], &[&path, &path], "--value is for profiles"),
-        (&["diff", "-o", "x.svg"], &[&path, &path], ".md .json .txt"),
+        (&["diff", "-o", "x.svg"], &[&path, &path], ".md, .json or .txt"),
     ] {
         let output = run(words, files);
         let stderr = String::from_utf8_lossy(&output.stderr);

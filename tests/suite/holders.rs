@@ -264,7 +264,7 @@ fn what_is_not_there_is_refused() {
     for (options, words) in [
         (["-o", "x.svg"], "heap writes .heapsnapshot"),
         (["--of", "nobody"], "no variable nobody"),
-        (["--of", "0x10"], "no live block is at 0x10"),
+        (["--of", "0x10"], "there is no live block at 0x10"),
     ] {
         let output = Command::new(HEAPTRACE).arg("heap").args(options).arg(pid.to_string()).output().unwrap();
         assert_eq!(output.status.code(), Some(125));

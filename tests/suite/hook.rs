@@ -164,7 +164,7 @@ fn a_signal_ends_the_waiting_for_the_command_of_a_part() {
 fn a_command_that_is_not_there_is_told() {
     let ended = Program::fixture("peak").start_traced(&["--on-profile", "no-such-uploader"]).wait();
     assert_eq!(ended.code(), 125);
-    assert!(ended.stderr.contains("exit status: 127 (the shell has not found the command)"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("exit status: 127 (the shell did not find the command)"), "{}", ended.stderr);
 }
 
 /// The command gets the signal mask that heaptrace was started with: what heaptrace has blocked for itself would make

@@ -194,7 +194,7 @@ fn reports_that_unfold() {
     let deep = report(&format!("\"extra\":{}", "[".repeat(1 << 20)));
     let mut error = String::new();
     let peak = peak_of(|| error = read(&deep, "bad.json", &LIMITS).expect_err("no report").to_string());
-    assert!(peak < SLACK && error.contains("no report of heaptrace"), "{peak}: {error}");
+    assert!(peak < SLACK && error.contains("not a report of heaptrace"), "{peak}: {error}");
     // What is as large and honest is read.
     let honest = report(&format!("\"frames\":[{frame}],\"sites\":{}", list(2000, &site(&list(20, "0")))));
     read(&honest, "good.json", &LIMITS).expect("a report");

@@ -105,7 +105,7 @@ fn is_true_so_far(program: &Program, ended: Ended, what: &str) -> bool {
     report.assert_consistent();
     let warnings = report.list("/warnings");
     assert!(
-        warnings.iter().any(|text| text.as_str().is_some_and(|text| text.contains("broke off"))),
+        warnings.iter().any(|text| text.as_str().is_some_and(|text| text.contains("tracing stopped early"))),
         "{what}: {warnings:?}"
     );
     report.total("allocations") > 0

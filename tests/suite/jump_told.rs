@@ -26,14 +26,14 @@ fn when_and_why_auto_changes_is_told() {
     let (after, wall) = (traced.report.number("/promotion/after_ns"), traced.report.number("/cost/wall_ns"));
     assert!(after > 0 && after < wall, "{after} of {wall}");
     assert!(
-        summary(&traced).contains("went over from the trap engine to the jump engine after"),
+        summary(&traced).contains("changed from the trap engine to the jump engine after"),
         "{}",
         traced.ended.stderr
     );
 
     let asked = Program::fixture("known").traced_with(&["--engine", "jump"]);
     assert!(asked.report.0["promotion"]["stops_permille"].is_null() && asked.report.number("/promotion/after_ns") > 0);
-    assert!(!summary(&asked).contains("went over"), "{}", asked.ended.stderr);
+    assert!(!summary(&asked).contains("changed from the trap engine"), "{}", asked.ended.stderr);
     let trap = Program::fixture("known").traced_with(&["--engine", "trap"]);
     assert!(trap.report.0["promotion"].is_null());
 }
@@ -66,7 +66,7 @@ fn j38_a_filter_that_comes_later_is_not_met() {
     let told = attached.wait().success().stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(told.contains("allocated 600") && told.contains("engine jump"), "{told}");
     // it can't be taken out any more
-    assert!(told.contains("the handler for SIGTRAP stays behind"), "{told}");
+    assert!(told.contains("heaptrace's handler for SIGTRAP stays"), "{told}");
     target.send("go");
     assert_eq!(target.line(), "done");
     target.wait().success();

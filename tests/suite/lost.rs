@@ -181,7 +181,7 @@ fn the_way_to_a_block_begins_at_a_variable() {
     assert!(text.contains("still reachable") && text.contains("global `g_held` +56"), "{text}");
     let text = String::from_utf8(ask(account.pid, &[]).stdout).unwrap();
     assert!(text.contains("51,000 bytes") || text.contains("50,000 bytes in 50 blocks are definitely lost"), "{text}");
-    assert!(text.contains("Where the blocks were allocated is not known"), "{text}");
+    assert!(text.contains("The allocation sites are unknown"), "{text}");
     end(running, account.pid);
 }
 

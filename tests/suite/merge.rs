@@ -63,7 +63,7 @@ fn merging_is_refused_where_it_would_be_wrong() {
     for (files, expected) in [
         (vec![&first, &copy], "the same part of one session"),
         (vec![&first, &first], "named twice"),
-        (vec![&first, &torn, &second], "--skip-unreadable leaves such out"),
+        (vec![&first, &torn, &second], "--skip-unreadable leaves them out"),
     ] {
         let mut args = vec!["merge", "-o", text(&out)];
         args.extend(files.iter().map(|file| text(file)));
@@ -151,7 +151,7 @@ fn differences_are_told_and_judged() {
     grown.sort();
     assert_eq!(grown, [0, 23]);
     let error = heaptrace(&["diff", text(&first), text(&second), "-o", "x.svg"]);
-    assert!(error.stderr.contains("a difference can be written as .html .pb.gz"), "{}", error.stderr);
+    assert!(error.stderr.contains("heaptrace writes a difference as .html .pb.gz"), "{}", error.stderr);
 }
 
 /// A fleet's profiles: as many as there are processes, each of a session of its own.

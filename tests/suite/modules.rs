@@ -62,7 +62,7 @@ fn j32_an_allocator_is_loaded_and_unloaded() {
     // The jump engine sees one allocator only.
     let program = Program::fixture("allocator_loop")
         .args([fixtures::library("bump").as_os_str(), "300".as_ref()])
-        .stays_on_trap("has seen calls of");
+        .stays_on_trap("recorded calls of");
     let traced = program.traced();
     let reused: u32 = traced.ended.text().trim().strip_prefix("reused ").unwrap().parse().unwrap();
     assert!(reused > 200, "{reused}");

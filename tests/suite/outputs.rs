@@ -255,7 +255,7 @@ fn shared_folders_and_other_users() {
     let exe = program.exe().to_str().unwrap();
     let ended = program.start_heaptrace(["run", "-o", name.to_str().unwrap(), "--", exe]).wait();
     assert_eq!(ended.code(), 125);
-    assert!(ended.stderr.contains("this link belongs to another user (id 65534)"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("this link belongs to another user (uid 65534)"), "{}", ended.stderr);
     assert_eq!(std::fs::read_to_string(&precious).unwrap(), "precious");
 
     let mine = program.outside("mine.json");

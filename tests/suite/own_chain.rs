@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
 const HEAPTRACE: &str = env!("CARGO_BIN_EXE_heaptrace");
-const REFUSAL: &str = "it stands in the chain of tracers of this heaptrace, which is traced by process ";
+const REFUSAL: &str = "it is in this heaptrace's own chain of tracers: heaptrace is traced by process ";
 
 fn run(program: &str, args: &[&str]) -> Ended {
     Program::new(program).args(args).plain()

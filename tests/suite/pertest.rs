@@ -108,7 +108,7 @@ fn without_a_framework_nothing_is_judged_and_what_is_known_is_told() {
     let program = Program::new(fixtures::program_with("gtested", &["-lgtest", "-lgtest_main"]));
     let checked = check(&program, &["--per-test"], &["--gtest_filter=None.*"]);
     assert_eq!(checked.verdict(), (125, "inconclusive"), "{}", checked.ended.stderr);
-    assert!(checked.ended.stderr.contains("no test was seen to begin"), "{}", checked.ended.stderr);
+    assert!(checked.ended.stderr.contains("heaptrace saw no test begin"), "{}", checked.ended.stderr);
 }
 
 /// A test case with sections runs once for each, and is one test; names may be any.

@@ -34,7 +34,7 @@ fn no_reader_and_a_signal() {
     running.signal(Signal::SIGTERM);
     let ended = running.wait();
     assert_eq!(ended.code(), 125, "{}", ended.stderr);
-    assert!(ended.stderr.contains("pipe.json  not written: given up by SIGTERM"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("pipe.json  not written: cancelled by SIGTERM"), "{}", ended.stderr);
     let traced = program.collect(ended);
     assert_eq!(traced.report.total("allocations"), program.ledger().total("allocations"));
 }
@@ -66,6 +66,6 @@ fn reader_that_does_not_read() {
     running.signal(Signal::SIGINT);
     let ended = running.wait();
     assert_eq!(ended.code(), 125, "{}", ended.stderr);
-    assert!(ended.stderr.contains("given up by Ctrl-C (SIGINT), as its reader takes nothing"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("cancelled by Ctrl-C (SIGINT), as its reader reads nothing"), "{}", ended.stderr);
     program.collect(ended);
 }

@@ -15,9 +15,9 @@ const LOST: u64 = 123;
 /// moved, or something leads into these.
 const SHORT: [&str; 4] = [
     "leads into the first instructions",
-    "as code that is shorter than a jump",
+    "as the code is shorter than a jump",
     "as none of its allocator's functions can be wrapped",
-    "as the first instructions can't be moved out of a jump's way",
+    "as the first instructions can't be moved to make room for a jump",
 ];
 
 fn knows_short(program: Program) -> Program {
@@ -97,10 +97,10 @@ fn calls_that_go_where_no_probe_can_be_are_told() {
     let checked = program.checked(&[]);
     assert_eq!(checked.ended.code(), 125, "{}", checked.ended.stderr);
     let traced = program.traced();
-    assert!(traced.report.0["warnings"].to_string().contains("where no probe stands"), "{}", traced.ended.stderr);
+    assert!(traced.report.0["warnings"].to_string().contains("which has no probe"), "{}", traced.ended.stderr);
 }
 
-/// "No allocation was seen" of a program that has a heap is no clean bill.
+/// "heaptrace saw no allocation" of a program that has a heap is no clean bill.
 #[test]
 fn a_heap_of_which_no_call_was_seen_is_told() {
     let program = Program::fixture("by_break");
@@ -108,7 +108,7 @@ fn a_heap_of_which_no_call_was_seen_is_told() {
     assert_eq!(checked.ended.code(), 125, "{}", checked.ended.stderr);
     let traced = program.traced();
     assert_eq!(traced.ended.code(), 0);
-    assert!(traced.ended.stderr.contains("no call of an allocator function was seen"), "{}", traced.ended.stderr);
+    assert!(traced.ended.stderr.contains("heaptrace saw no call of an allocator function"), "{}", traced.ended.stderr);
     // a program that has none has nothing to be told of
     let without = Program::new(fixtures::program_with("by_break", &["-DWITHOUT"]));
     let checked = without.checked(&[]);

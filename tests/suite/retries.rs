@@ -9,7 +9,7 @@ const DECLARED: [&str; 4] = ["--alloc-fn", "take_node", "--free-fn", "drop_list"
 /// The fixture, built in a way, and why the jump engine leaves its functions to stops.
 fn retries(flags: &[&str]) -> Program {
     let program = Program::new(fixtures::program_with("retries", flags));
-    program.stays_on_trap("a branch leads back").stays_on_trap("that are declared")
+    program.stays_on_trap("a branch leads back").stays_on_trap("--alloc-fn or --free-fn declares")
 }
 
 /// What the fixture says of itself, held against what was seen; `errors`: double frees of its own.

@@ -179,9 +179,9 @@ fn what_is_no_profile_is_refused_by_each_command() {
         let expected = match *ending {
             "heaptrack.zst" => "compressed with zstd; of a trace (.fxt.zst) `heaptrace convert` makes a profile",
             "pftrace" | "otlp.pb" => unread,
-            "folded" => "a text, and no profile; give the .pb.gz or .json",
+            "folded" => "text, not a profile; give the .pb.gz or .json",
             "svg" => "XML; give the .pb.gz or .json",
-            "dhat.json" | "firefox.json" => "no report of heaptrace",
+            "dhat.json" | "firefox.json" => "not a report of heaptrace",
             _ => "a text report; give the .pb.gz or .json",
         };
         cases.push((path.clone(), expected));
@@ -192,10 +192,10 @@ fn what_is_no_profile_is_refused_by_each_command() {
         cases.push((path, expected));
     };
     file("empty.pb.gz", b"", "the file is empty; was it still being written");
-    file("text.pb.gz", b"hello, this is no profile\n", "a text, and no profile");
-    file("csv.json", b"a,b,c\n1,2,3\n", "a text, and no profile");
-    file("other.json", b"{\"a\": 1}", "no report of heaptrace (it has no `heaptrace_version`)");
-    file("sarif.json", b"{\"version\": \"2.1.0\"}", "no report of heaptrace (its `version` is no number)");
+    file("text.pb.gz", b"hello, this is no profile\n", "text, not a profile");
+    file("csv.json", b"a,b,c\n1,2,3\n", "text, not a profile");
+    file("other.json", b"{\"a\": 1}", "not a report of heaptrace (it has no `heaptrace_version`)");
+    file("sarif.json", b"{\"version\": \"2.1.0\"}", "not a report of heaptrace (its `version` is not a number)");
     file("short.zst", &[0x28, 0xb5, 0x2f, 0xfd, b'.', b'.'], "compressed with zstd");
     file("tiny.pb", &[8, 1, 16, 2], unread);
     file("torn.pb.gz", &std::fs::read(&profile).unwrap()[..300], "the file ends too early; it was cut off");
@@ -248,7 +248,7 @@ fn files_that_pprof_rewrote_are_read() {
     let some = heaptrace(&["report", text(&rewritten("some.pb.gz", &["-focus=early"], &[&first]))]);
     assert!(some.contains("early") && !some.contains("late "), "{some}");
     let sum = heaptrace(&["report", text(&rewritten("sum.pb.gz", &[], &[&first, &second]))]);
-    assert!(sum.contains("merged of 2 files") && sum.contains("pprof has added up the profiles of 2 runs"), "{sum}");
+    assert!(sum.contains("merged of 2 files") && sum.contains("pprof added up the profiles of 2 runs"), "{sum}");
     assert!(!sum.contains("exit status") && sum.contains("upper bound"), "{sum}");
     // The text that gperftools writes, by the way that the refusal names.
     let old = program.outside("old.heap");

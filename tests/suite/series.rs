@@ -112,7 +112,7 @@ fn parts_of_a_run_add_up() {
     let sum = program.outside("sum.pb.gz");
     pprof(&["-proto", &format!("-output={}", sum.display())], &[&parts[0], &parts[1]]);
     let shown = Program::new("/bin/true").start_heaptrace([Path::new("report"), &sum]).wait().success().text();
-    assert!(shown.contains("pprof has added up 2 parts of one session"), "{shown}");
+    assert!(shown.contains("pprof added up 2 parts of one session"), "{shown}");
     assert!(pprof(&["-top"], &[&parts[0]]).contains("Type: inuse_space"));
     assert!(pprof(&["-top"], &[parts.last().unwrap()]).contains("Type: inuse_space"), "a part, too");
 }
@@ -242,7 +242,7 @@ fn an_exec_begins_another_series() {
     assert_eq!(counts(old)[0], traced.report.number("/images/0/totals/allocations"));
     assert_eq!(counts(new), counts(std::slice::from_ref(&traced.profile)));
     let text = pprof(&["-comments"], &[&all[split - 1]]);
-    assert!(text.contains("an exec ended it: what was live then is gone with it"), "{text}");
+    assert!(text.contains("an exec ended it, and all that was live with it"), "{text}");
 }
 
 /// A check writes parts meanwhile, and judges the whole.
@@ -301,11 +301,11 @@ fn refusals_name_the_way_out() {
         (&["run", "--min-interval", "3s", "--", "/bin/true"], "--profile-every TIME"),
         (
             &["run", "-f", "--profile-every", "1s", "-o", "a.%i.pb.gz", "--", "/bin/true"],
-            "a.%i.pb.gz: each process gets parts of its own here: put %p in the name, too",
+            "a.%i.pb.gz: each process writes parts of its own here: put %p in the name, too",
         ),
         (
             &["attach", "--by-name", "x", "--again", "--profile-every", "1s", "-o", "a.%i.pb.gz"],
-            "a.%i.pb.gz: each process gets parts of its own here: put %p in the name, too",
+            "a.%i.pb.gz: each process writes parts of its own here: put %p in the name, too",
         ),
         (&["check", "--profile-every", "1s", "--", "/bin/true"], "put %i in it"),
     ] {

@@ -136,7 +136,7 @@ fn a_snapshot_has_any_format_and_the_right_default_column() {
         (vec!["snapshot", "-o", "-", &pid], "choose one with --format"),
         (vec!["snapshot", "-o", "x.sarif", &pid], "verdict of a check"),
         (vec!["snapshot", "-o", "/nowhere/at/all.svg", &pid], "can't create a file in this directory"),
-        (vec!["snapshot", "--since", "dawn", &pid, "-o", "-", "--format", "txt"], "no mark of the name `dawn`"),
+        (vec!["snapshot", "--since", "dawn", &pid, "-o", "-", "--format", "txt"], "no mark named `dawn`"),
         (
             vec!["snapshot", "--since", "dawn", &pid, "-o", "-", "--format", "txt"],
             "exec: there are none (`heaptrace ctl",
@@ -356,7 +356,7 @@ fn contents_that_are_given_up_leave_nothing() {
     asking.signal(Signal::SIGINT);
     let ended = asking.wait();
     assert_eq!(ended.code(), 130, "{}", ended.stderr);
-    assert!(ended.stderr.contains("given up by Ctrl-C") && ended.stderr.contains("no contents"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("cancelled by Ctrl-C") && ended.stderr.contains("no contents"), "{}", ended.stderr);
     assert_eq!(entries(), 0);
     running.signal(Signal::SIGCONT);
     step(&mut running, "take 5");

@@ -120,7 +120,7 @@ fn only_a_program_without_lines_is_to_be_built_with_them() {
     let says = |options: &[&str]| {
         // A static program has operators and malloc in one module.
         let program =
-            Program::new(fixtures::program_with("alike", options)).stays_on_trap("has seen calls of operator");
+            Program::new(fixtures::program_with("alike", options)).stays_on_trap("recorded calls of operator");
         program.traced().ended.stderr.contains("build it with -g")
     };
     assert!(says(&["-static", "-g0"]) && says(&["-g0"]));

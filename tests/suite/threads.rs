@@ -72,7 +72,7 @@ fn t12_attach_after_the_leader_has_ended() {
     // and why it can't be traced twice
     let second = Program::new("/bin/true").start_attached(&[], running.pid()).wait();
     assert_eq!(second.code(), 125, "{}", second.stderr);
-    assert!(second.stderr.contains(&format!("(process {}) traces it already", attached.pid())), "{}", second.stderr);
+    assert!(second.stderr.contains(&format!("(process {}) already traces it", attached.pid())), "{}", second.stderr);
     procfs::order(running.pid(), "detach");
     attached.wait().success();
     running.feed(b"");

@@ -73,7 +73,7 @@ fn a_oneshot_trace_stops_at_its_size_and_says_so() {
     let program = Program::fixture("pairs").args(["20000"]);
     let (ended, trace) = run(&program, "first.fxt", &["--trace-mode", "oneshot", "--trace-size", "256KiB"]);
     let traced = program.collect(ended.success());
-    let at_once = traced.ended.stderr.find("is full (--trace-size): what happens from now on is not in it").unwrap();
+    let at_once = traced.ended.stderr.find("is full (--trace-size): it lacks what happens from now on").unwrap();
     let summary = traced.ended.stderr.find("exit status 0").unwrap();
     assert!(at_once < summary, "{}", traced.ended.stderr);
     let read = decoded(&trace, &[]);
@@ -194,7 +194,7 @@ fn a_reader_that_does_not_read_is_given_up_when_told() {
     let ended = running.wait();
     drop(reader);
     assert_eq!(ended.code(), 125, "{}", ended.stderr);
-    assert!(ended.stderr.contains("took nothing any more when tracing was to end"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("before tracing could end"), "{}", ended.stderr);
     assert!(program.collect(ended).report.total("allocations") >= 3000);
 }
 
@@ -244,7 +244,7 @@ fn a_reader_that_does_not_read_is_given_up_when_the_time_is_up() {
     let ended = running.wait_at_most(Duration::from_secs(30));
     drop(reader);
     assert_eq!(ended.code(), 124, "{}", ended.stderr);
-    assert!(ended.stderr.contains("took nothing any more when tracing was to end"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("before tracing could end"), "{}", ended.stderr);
 }
 
 /// A link in the place of the trace is followed, and what lies behind it is replaced as a whole.
@@ -291,9 +291,9 @@ fn impossible_traces_are_refused_before_the_program_starts() {
         assert!(!program.report_path().exists());
     };
     refused(&["--trace", "/no/such/folder/x.fxt"], "/no/such/folder");
-    refused(&["--trace", "x.json"], "a trace is called FILE.fxt or, compressed, FILE.fxt.zst");
+    refused(&["--trace", "x.json"], "name a trace FILE.fxt or, compressed, FILE.fxt.zst");
     refused(&["--trace", "x.fxt", "--trace-size", "1M"], "add --trace-mode oneshot or circular");
-    refused(&["--trace", "x.fxt", "--trace-mode", "circular", "--trace-size", "1k"], "256 KiB is the least");
+    refused(&["--trace", "x.fxt", "--trace-mode", "circular", "--trace-size", "1k"], "the minimum is 256 KiB");
     refused(&["--trace", "/dev/null", "--trace-mode", "circular"], "not a pipe or device");
     refused(&["--trace-mode", "oneshot"], "--trace <FILE>");
 

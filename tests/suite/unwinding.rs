@@ -339,7 +339,7 @@ fn module_without_sections(id: ModuleId, code: Range<Addr>) -> UnwindModule {
 }
 
 /// Why the jump engine leaves all calls to stops.
-const NEEDS_STOPS: &str = "--unwinder libunwind needs each call's stop";
+const NEEDS_STOPS: &str = "--unwinder libunwind needs a stop at each call";
 
 /// `--unwinder libunwind`: the same sites, stack for stack, as with our own: through inlined calls, recursion and
 /// operator new.
@@ -405,8 +405,8 @@ fn a_libunwind_that_can_t_be_used_is_refused_before_the_program_starts() {
         assert_eq!(program.folder().join("started").exists(), !is_refused, "{name} {said}");
         if is_refused {
             let told = ended.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-            let way_out =
-                "Install it, anew if it is there (Debian's package is libunwind8), or leave --unwinder libunwind out";
+            let way_out = "Install it, or reinstall it if it is there (Debian's package is libunwind8), or omit \
+                --unwinder libunwind";
             assert!(told.contains(said) && told.ends_with(way_out), "{told}");
         }
     }

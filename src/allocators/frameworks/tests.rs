@@ -14,12 +14,12 @@ fn memory(words: &[u64], texts: &[(u64, &[u8])]) -> MemoryImage {
     MemoryImage { start: Addr(BASE), bytes }
 }
 
-fn tell(hook: Hook, arguments: [u64; 6], mut memory: MemoryImage) -> Option<Told> {
+fn tell(hook: Hook, arguments: [u64; 6], mut memory: MemoryImage) -> Option<HookEvent> {
     told(hook, &arguments, &mut memory, &mut |addr| (0x9000..0x9100).contains(&addr.0))
 }
 
-fn runs(name: &str) -> Option<Told> {
-    Some(Told::Runs(name.to_owned()))
+fn runs(name: &str) -> Option<HookEvent> {
+    Some(HookEvent::Runs(name.to_owned()))
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn catch_has_the_name_first_and_later_behind_a_handle() {
 fn doctest_s_tests_are_told_by_both_layouts() {
     let arguments = [BASE, 0, 0, 0, 0, 0];
     let texts: &[(u64, &[u8])] = &[(BASE + 0x100, b"works\0"), (BASE + 0x110, b"suite\0"), (BASE + 0x120, b"\0")];
-    let told = |name: &str| Some(Told::Tests(vec![(Addr(0x9010), name.to_owned())]));
+    let told = |name: &str| Some(HookEvent::Tests(vec![(Addr(0x9010), name.to_owned())]));
     let newer = [0, 0, 0, 17, BASE + 0x100, BASE + 0x110, 0, 0, 0, 0, 0x9010];
     assert_eq!(tell(Hook::Doctest, arguments, memory(&newer, texts)), told("suite: works"));
     let older = [BASE, 17, BASE + 0x100, BASE + 0x120, 0, 0, 0, 0, 0x9010];
@@ -93,7 +93,7 @@ fn rust_s_tests_have_a_function_and_a_path() {
     let mut texts = texts.to_vec();
     texts[3].1 = b"o::same";
     let tests = [(Addr(0x9010), "o::same, tests::b_c".to_owned()), (Addr(0x9020), "r#if".to_owned())];
-    assert_eq!(tell(Hook::Libtest, arguments, memory(&words, &texts)), Some(Told::Tests(tests.to_vec())));
+    assert_eq!(tell(Hook::Libtest, arguments, memory(&words, &texts)), Some(HookEvent::Tests(tests.to_vec())));
     // two words that may be the test
     let mut two = words.clone();
     for object in two[3..].chunks_mut(7) {

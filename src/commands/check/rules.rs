@@ -52,7 +52,8 @@ impl Rules {
             let baseline = Baseline::from_report(&bytes, &path.display().to_string())?;
             if !options.growth.is_empty() && !baseline.knows_tests() {
                 bail!(
-                    "baseline {}: it does not say what single tests did; make one with `heaptrace check --per-test -o NAME.json`",
+                    "baseline {}: it has no results of single tests; make one with `heaptrace check --per-test -o \
+                     NAME.json`",
                     path.display()
                 );
             }

@@ -1,6 +1,7 @@
 //! From facts to findings.
 
 use super::facts::{DEBUG_ROOT, Facts, Leftovers, Libc, Trial};
+use crate::base::figures::plural;
 use crate::session::EngineForecast;
 use crate::tracer::probe::CodeAccess;
 use std::time::Duration;
@@ -66,48 +67,49 @@ pub(super) fn leftovers(pid: i32, leftovers: &Leftovers, is_settled: bool) -> Fi
             Level::Warn,
             title,
             format!(
-                "process {pid} holds what a heaptrace that was killed has left, and its guardian seems to be at work: \
-                 a lock on /proc/{pid} was held for twelve seconds"
+                "process {pid} holds what a killed heaptrace has left, and its guardian seems to be at work: something \
+                 held a lock on /proc/{pid} for twelve seconds"
             ),
         )
         .with_cure(format!(
-            "ask again in a moment. If nothing changes, see who has the lock (lslocks): a guardian that is stopped \
-             goes on after `kill -CONT`, and what is left without one, `heaptrace attach --duration 1s {pid}` takes out"
+            "ask again in a moment. If nothing changes, see who has the lock (lslocks): a stopped guardian continues \
+             after `kill -CONT`; without a guardian, `heaptrace attach --duration 1s {pid}` removes what is left"
         )),
         Leftovers::None => Finding::new(Level::Ok, title, format!("none of an earlier heaptrace in process {pid}")),
         Leftovers::Memory(bytes) => Finding::new(
             Level::Warn,
             title,
             format!(
-                "an earlier heaptrace has left {} KiB of memory mapped in process {pid}, through which a thread may still have had to return",
+                "an earlier heaptrace has left {} KiB of memory mapped in process {pid}, as a thread may still have \
+                 needed it to return",
                 bytes / 1024
             ),
         )
-        .with_cure(format!("`heaptrace attach --duration 1s {pid}` unmaps what is not needed any more")),
-        Leftovers::Traced { by } => Finding::new(
-            Level::Ok,
-            title,
-            format!("process {pid} is being traced (by task {by}): its breakpoints are the tracer's"),
-        ),
+        .with_cure(format!("`heaptrace attach --duration 1s {pid}` unmaps what is no longer needed")),
+        Leftovers::Traced { by } => {
+            Finding::new(Level::Ok, title, format!("task {by} traces process {pid}: its breakpoints are the tracer's"))
+        }
         Leftovers::Some { breakpoints, unproved } => {
             let others = match unproved {
                 0 => String::new(),
                 n => {
                     format!(
-                        "; other places of its code differ from the files, too, which may be the program's own changes (bytes: {n})"
+                        "; its code also differs from the files in {}, which may be the program's own changes",
+                        plural(*n as u64, "byte")
                     )
                 }
             };
             let text = format!(
-                "a heaptrace that was killed, with its guardian, has left {breakpoints} breakpoints in process {pid}: at the first of \
-                 them it dies, or hangs{others}"
+                "a heaptrace that was killed together with its guardian has left {} in process {pid}: at the first one \
+                 it reaches, it dies or hangs{others}",
+                plural(*breakpoints as u64, "breakpoint")
             );
             Finding::new(Level::Warn, title, text)
-                .with_cure(format!("`heaptrace attach --duration 1s {pid}` takes them out before it begins"))
+                .with_cure(format!("`heaptrace attach --duration 1s {pid}` removes them before it begins"))
         }
         Leftovers::Unknown(error) => {
-            Finding::new(Level::Warn, title, format!("process {pid} can't be looked at: {error}"))
-                .with_cure("is it there, and is it yours? Else use sudo")
+            Finding::new(Level::Warn, title, format!("process {pid} can't be inspected: {error}"))
+                .with_cure("check that it exists and is yours; otherwise use sudo")
         }
     }
 }
@@ -143,7 +145,7 @@ fn tracing(facts: &Facts) -> Finding {
             "a seccomp filter is on, as in a container, and may forbid ptrace: in Docker, start the container with \
              --cap-add SYS_PTRACE (and --security-opt seccomp=unconfined if that is not enough)"
         }
-        _ => "a security module (AppArmor, SELinux) or a container may forbid it; try outside of it, or as root",
+        _ => "a security module (AppArmor, SELinux) or a container may forbid it; try outside it, or as root",
     };
     Finding::new(Level::Fail, title, error.clone()).with_cure(cure)
 }
@@ -153,22 +155,22 @@ fn breakpoints(facts: &Facts) -> Option<Finding> {
         Trial::NotMade | Trial::NoTrace(_) => None,
         Trial::NoBreakpoint(error) => Some(
             Finding::new(Level::Fail, "breakpoints", error.clone())
-                .with_cure("a security module may forbid debuggers to write to code"),
+                .with_cure("a security module may forbid debuggers to write code"),
         ),
         Trial::Done { code: CodeAccess::StoppedOnly, .. } => Some(
             Finding::new(
                 Level::Warn,
                 "breakpoints",
-                "code of a traced process can be written through stopped threads only: attach and detach stop one \
-                 briefly, and copies of single instructions stay behind where no code is",
+                "heaptrace can write a traced process's code through stopped threads only: attach and detach stop one \
+                 briefly, and copies of single instructions stay in the padding between functions",
             )
             .with_cure(
-                "Linux 6.12 and later can forbid to write to code in /proc/PID/mem: boot with \
+                "Linux 6.12 and later can forbid writes to code through /proc/PID/mem: boot with \
                  proc_mem.force_override=ptrace",
             ),
         ),
         Trial::Done { code: CodeAccess::Running, .. } => {
-            Some(Finding::new(Level::Ok, "breakpoints", "code of a traced process can be written"))
+            Some(Finding::new(Level::Ok, "breakpoints", "heaptrace can write the code of a traced process"))
         }
     }
 }
@@ -177,12 +179,12 @@ fn breakpoints(facts: &Facts) -> Option<Finding> {
 fn engine(facts: &Facts) -> Finding {
     let title = "engine";
     let shadow =
-        if facts.shadow_stack { "; trap for programs with a shadow stack, which this CPU lets them have" } else { "" };
+        if facts.shadow_stack { "; trap for programs with a shadow stack, which this CPU supports" } else { "" };
     match &facts.no_shared_memory {
-        Some(error) => Finding::new(Level::Warn, title, format!("trap, as the jump engine can't be had: {error}"))
+        Some(error) => Finding::new(Level::Warn, title, format!("trap, as the jump engine can't run here: {error}"))
             .with_cure("a seccomp filter, or a limit of open files or of address space (ulimit -n, -v), may forbid it"),
         None if facts.seccomp.is_some_and(|mode| mode != 0) => {
-            Finding::new(Level::Warn, title, "trap, as programs that are started here have a seccomp filter").with_cure(
+            Finding::new(Level::Warn, title, "trap, as programs started here have a seccomp filter").with_cure(
                 "in Docker, --security-opt seccomp=unconfined lets the jump engine record calls without a stop",
             )
         }
@@ -190,7 +192,7 @@ fn engine(facts: &Facts) -> Finding {
             Level::Ok,
             title,
             format!(
-                "trap at first, jump where the stops would take a fifth of a program's time (--engine auto){shadow}"
+                "trap at first, jump once the stops have taken a fifth of a program's time (--engine auto){shadow}"
             ),
         ),
     }
@@ -204,21 +206,21 @@ pub(super) fn engine_of(pid: i32, prospect: &Result<EngineForecast, String>) -> 
             Level::Ok,
             title,
             format!(
-                "process {pid}: trap at first, jump where the stops would take a fifth of its time; with --engine jump from its first \
-                 call on"
+                "process {pid}: trap at first, jump once the stops have taken a fifth of its time; with --engine jump \
+                 from its first call on"
             ),
         ),
         Ok(EngineForecast::Trap(why)) => {
             Finding::new(Level::Warn, title, format!("process {pid}: trap, a stop at each of its calls, as {why}"))
-                .with_cure("attach to it for a short time (--duration 10s), as it runs much slower meanwhile")
+                .with_cure("attach only for a short time (--duration 10s), as the process runs much slower meanwhile")
         }
         Ok(EngineForecast::Not64Bit) => Finding::new(
             Level::Warn,
             title,
             format!("process {pid}: none, as heaptrace traces 64-bit x86-64 programs only"),
         ),
-        Err(error) => Finding::new(Level::Warn, title, format!("process {pid} can't be looked at: {error}"))
-            .with_cure("is it there, and is it yours? Else use sudo"),
+        Err(error) => Finding::new(Level::Warn, title, format!("process {pid} can't be inspected: {error}"))
+            .with_cure("check that it exists and is yours; otherwise use sudo"),
     }
 }
 
@@ -230,13 +232,13 @@ fn attach(facts: &Facts) -> Finding {
         (_, true) if facts.contained => Finding::new(
             Level::Ok,
             title,
-            "to any process of this user namespace and those below (CAP_SYS_PTRACE); to others from outside only",
+            "to any process of this user namespace and those below (CAP_SYS_PTRACE); to others only from outside",
         ),
         (_, true) => Finding::new(Level::Ok, title, "to any process (CAP_SYS_PTRACE)"),
         (None | Some(0), false) => Finding::new(
             Level::Ok,
             title,
-            "to your own processes; those of others, and programs with extra rights, need sudo",
+            "to your own processes; other users' processes, and programs with extra rights, need sudo",
         ),
         (Some(1), false) => {
             Finding::new(Level::Warn, title, "not to running processes (kernel.yama.ptrace_scope is 1)")
@@ -251,7 +253,7 @@ fn attach(facts: &Facts) -> Finding {
 
 /// As in a service with ProcSubset=pid (systemd.exec(5)).
 fn hidden_settings() -> Finding {
-    let text = "/proc does not show the kernel's settings (subset=pid): whether Yama restricts attaching is not known";
+    let text = "/proc does not show the kernel's settings (subset=pid): it is unknown whether Yama restricts attaching";
     Finding::new(Level::Warn, "settings", text)
 }
 
@@ -270,7 +272,7 @@ fn stop_cost(facts: &Facts) -> Option<Finding> {
     let cpus = if facts.cpus == 1 { "1 CPU".to_owned() } else { format!("{} CPUs", facts.cpus) };
     let typical = stop.typical;
     let varies = if times(stop.high, stop.low) >= VARIES {
-        format!("; now between {} and {}, as other programs run", micros(stop.low), micros(stop.high))
+        format!("; between {} and {} now, as other programs run", micros(stop.low), micros(stop.high))
     } else {
         String::new()
     };
@@ -281,7 +283,7 @@ fn stop_cost(facts: &Facts) -> Option<Finding> {
     Some(match pinned.map(|pinned| (pinned, times(typical, pinned))) {
         // Below that, it is not worth showing the program fewer CPUs than there are.
         Some((pinned, gain)) if gain >= 1.5 && facts.cpus > 1 => finding.with_cure(format!(
-            "programs of one thread: with --pin a stop takes {} now, {gain:.1} times less",
+            "programs of one thread: with --pin a stop takes {} now, which is {gain:.1} times faster",
             micros(pinned)
         )),
         _ => finding,
@@ -320,19 +322,17 @@ fn libc_symbols(facts: &Facts, libc: &Libc) -> Finding {
             let cure = if facts.debian {
                 "`sudo apt install libc6-dbg`".to_owned()
             } else {
-                "install your distribution's debug files of the C library (glibc-debuginfo, or the like)".to_owned()
+                "install your distribution's debug files of the C library (glibc-debuginfo or similar)".to_owned()
             };
             Finding::new(
                 Level::Warn,
                 title,
-                format!(
-                    "none for {path} (build id {id}) in {DEBUG_ROOT}: frames in it have no lines, and some no name"
-                ),
+                format!("none for {path} (build id {id}) in {DEBUG_ROOT}: its frames lack lines, and some lack names"),
             )
             .with_cure(cure)
         }
         (None, None) => {
-            Finding::new(Level::Warn, title, format!("{path} has no build id, by which a debug file could be found"))
+            Finding::new(Level::Warn, title, format!("{path} has no build id, so heaptrace can't find its debug file"))
         }
     }
 }
@@ -341,7 +341,7 @@ fn debug_path(facts: &Facts) -> Option<Finding> {
     let missing: Vec<_> =
         facts.debug_path.iter().filter(|(_, there)| !there).map(|(dir, _)| dir.display().to_string()).collect();
     if !missing.is_empty() {
-        let text = format!("$HEAPTRACE_DEBUG_PATH names what is no folder: {}", missing.join(", "));
+        let text = format!("$HEAPTRACE_DEBUG_PATH names something that is not a folder: {}", missing.join(", "));
         return Some(Finding::new(Level::Warn, "debug path", text).with_cure("correct or unset it"));
     }
     let dirs: Vec<_> = facts.debug_path.iter().map(|(dir, _)| dir.display().to_string()).collect();

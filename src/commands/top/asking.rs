@@ -2,7 +2,7 @@
 
 use crate::commands::ask::{no_answer, put, refused};
 use crate::commands::{message, snapshot};
-use crate::top::ctl::{self, Command, Look, Response, TopAnswer, TopQuestion};
+use crate::top::ctl::{self, Command, Response, TextStyle, TopAnswer, TopQuestion};
 use crate::tracer::pressure;
 use crate::tracer::socket::{self, AskError, HangUp, TracerOf};
 use anyhow::{Context, bail};
@@ -15,11 +15,11 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How the answers are to look: this side draws.
-const LOOK: Look = Look { top: None, color: false, width: 0 };
+const LOOK: TextStyle = TextStyle { top: None, color: false, width: 0 };
 
 /// What has come.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum TopEvent {
     /// An answer.
     Answer {
         /// What it says.
@@ -44,8 +44,8 @@ pub(super) enum News {
 pub(super) struct Asker {
     pid: i32,
     questions: Sender<TopQuestion>,
-    news: Receiver<News>,
-    tell: Sender<News>,
+    news: Receiver<TopEvent>,
+    tell: Sender<TopEvent>,
     connection: HangUp,
     is_waiting: bool,
     /// Snapshots that are being written.
@@ -66,11 +66,11 @@ impl Asker {
             for question in to_ask {
                 let mark = question.mark.clone();
                 let new = match ask(&mut tracer, pid, question) {
-                    Ok(Ok(answer)) => News::Answer { answer, resident: pressure::resident(pid), mark },
-                    Ok(Err(_)) if !tracer.still_traces() => News::Over(why_over(pid)),
-                    Ok(Err(reason)) => News::Refused(message(&refused(pid, &reason))),
-                    Err(_) if !tracer.still_traces() => News::Over(why_over(pid)),
-                    Err(error) => News::Broken(message(&error)),
+                    Ok(Ok(answer)) => TopEvent::Answer { answer, resident: pressure::resident(pid), mark },
+                    Ok(Err(_)) if !tracer.still_traces() => TopEvent::Over(why_over(pid)),
+                    Ok(Err(reason)) => TopEvent::Refused(message(&refused(pid, &reason))),
+                    Err(_) if !tracer.still_traces() => TopEvent::Over(why_over(pid)),
+                    Err(error) => TopEvent::Broken(message(&error)),
                 };
                 if told.send(new).is_err() {
                     break;
@@ -91,13 +91,13 @@ impl Asker {
     }
 
     /// What has come, within `patience`.
-    pub(super) fn news(&mut self, patience: Duration) -> Option<News> {
+    pub(super) fn news(&mut self, patience: Duration) -> Option<TopEvent> {
         let news = self.news.recv_timeout(patience).ok()?;
-        self.is_waiting &= matches!(news, News::Told(_));
+        self.is_waiting &= matches!(news, TopEvent::Told(_));
         Some(news)
     }
 
-    /// Has a snapshot written. How that went is told.
+    /// Has a snapshot written, and reports how that went.
     pub(super) fn take_snapshot(&mut self) {
         let written = self.beside(snapshot::write_one);
         self.snapshots.extend(written);
@@ -122,12 +122,12 @@ impl Asker {
         let spawned = std::thread::Builder::new().name("order".to_owned()).spawn(move || {
             let told = work(pid).unwrap_or_else(|error| message(&error));
             // Who asked may have left.
-            let _ = tell.send(News::Told(told));
+            let _ = tell.send(TopEvent::Told(told));
         });
         match spawned {
             Ok(thread) => Some(thread),
             Err(error) => {
-                let _ = self.tell.send(News::Told(format!("no thread could be started: {error}")));
+                let _ = self.tell.send(TopEvent::Told(format!("no thread could be started: {error}")));
                 None
             }
         }
@@ -155,7 +155,7 @@ fn ask(tracer: &mut TracerOf, pid: i32, question: TopQuestion) -> anyhow::Result
         Response::Top(answer) => Ok(Ok(answer)),
         Response::Failed(reason) => Ok(Err(reason)),
         Response::Done(_) | Response::Snapshot(_) => {
-            bail!("process {pid}: its tracer answers with what was not asked for")
+            bail!("process {pid}: its tracer gave an answer of the wrong kind")
         }
     }
 }
@@ -164,7 +164,7 @@ fn ask(tracer: &mut TracerOf, pid: i32, question: TopQuestion) -> anyhow::Result
 fn why_over(pid: i32) -> String {
     match socket::connect_to_tracer_of(pid) {
         Err(AskError::NotTraced { .. }) => {
-            format!("process {pid} was let go by the heaptrace that traced it, or is ending")
+            format!("the heaptrace that traced process {pid} let it go, or the process is ending")
         }
         _ => format!("process {pid} has ended"),
     }

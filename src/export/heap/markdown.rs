@@ -40,7 +40,7 @@ pub fn markdown_report(report: &HeapReport<'_>) -> String {
     }
     let findings = report.walk.map_or(&[][..], |walk| &walk.findings);
     if !findings.is_empty() {
-        let _ = write!(out, "\nNot as the allocator leaves it:\n\n");
+        let _ = write!(out, "\nInconsistent places in the heap:\n\n");
         for finding in findings.iter().take(ROWS) {
             let _ = writeln!(out, "- at {}: {}", finding.at, markdown(&finding.what.to_string()));
         }

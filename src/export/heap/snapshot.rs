@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use crate::base::addr::Addr;
     use crate::base::memory::MemoryImage;
-    use crate::heap::graph::contents::Look;
+    use crate::heap::graph::contents::ContentKind;
     use crate::heap::graph::declared::Layouts;
     use crate::heap::graph::holders::Holdings;
     use crate::heap::graph::types::{TableNames, Types};
@@ -330,7 +330,7 @@ mod tests {
         let roots = Roots { words: vec![word], ..Roots::default() };
         let mut memory = MemoryImage { start: Addr(BASE), bytes };
         let graph = Graph::read(live.collect(), &roots, &mut memory, &ScanOptions::default());
-        let types = Types::find(&graph, &[Look::Unknown; BLOCKS as usize], Layouts::default(), &mut Nobody);
+        let types = Types::find(&graph, &[ContentKind::Unknown; BLOCKS as usize], Layouts::default(), &mut Nobody);
         let holdings = Holdings::find(graph, &mut |_, _: Option<Addr>| "root".to_owned());
         Held {
             holdings,

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// What it took, and what could not be seen at that moment.
 pub(super) fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
     let stopped = duration(leaks.stopped_ns);
-    let looked = format!("{} looked through in {stopped}", human_bytes(leaks.scanned_bytes));
+    let looked = format!("{} searched in {stopped}", human_bytes(leaks.scanned_bytes));
     let _ = writeln!(out, "  {}", layout.paint.dim(&looked));
     if leaks.unreadable_bytes > 0 {
         let unread = human_bytes(leaks.unreadable_bytes);
@@ -19,7 +19,7 @@ pub(super) fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
             out,
             layout,
             &format!(
-                "{unread} could not be read{names}: blocks that only pointers there lead to look lost, and may not be."
+                "{unread} could not be read{names}: blocks to which only pointers there lead look lost, and may not be."
             ),
         );
     }
@@ -27,12 +27,12 @@ pub(super) fn moment(out: &mut String, layout: Layout, leaks: &Leaks) {
     let at_another_moment = match leaks.moment {
         ScanMoment::Exit | ScanMoment::Request => None,
         ScanMoment::LastThread => Some(
-            "Memory was read when the last thread ended, not at exit(): the stacks of threads that had ended before were \
-             not looked at.",
+            "heaptrace read memory when the last thread ended, not at exit(): it did not read the stacks of threads \
+             that had ended before.",
         ),
         ScanMoment::Program => Some(
-            "Memory was read when the program asked for it (__lsan_do_leak_check), and not at its end: what it has lost \
-             since is not reported.",
+            "heaptrace read memory when the program asked for it (__lsan_do_leak_check), not at its end: it does not \
+             report what the program has lost since.",
         ),
     };
     if let Some(told) = at_another_moment {
@@ -52,7 +52,8 @@ pub(in crate::export) fn untold_sentence(untold: &[String]) -> Option<String> {
     (!untold.is_empty()).then(|| {
         let by = untold.join(", ");
         format!(
-            "The kernel may hold pointers that it could not be asked for ({by}): a block that only it leads to looks lost, and may not be."
+            "The kernel may hold pointers that heaptrace could not read ({by}): a block to which only these lead looks \
+             lost, and may not be."
         )
     })
 }

@@ -15,7 +15,8 @@ pub enum OutputError {
     #[error("`-o -`: stdout belongs to the traced program; name a file")]
     StdoutRefused,
     /// `%` with another character than p, n, i or %.
-    #[error("{}: `{found}` is no pattern; there are %p (pid), %n (program), %i (number in a series), %% (a percent sign)", path.display())]
+    #[error("{}: `{found}` is not a pattern; there are %p (pid), %n (program), %i (number in a series), %% (a percent \
+        sign)", path.display())]
     Pattern {
         /// The path as given.
         path: PathBuf,
@@ -29,14 +30,15 @@ pub enum OutputError {
         path: PathBuf,
     },
     /// The path ends in a slash or in dots, but there is no such directory either.
-    #[error("{}: names no file", path.display())]
+    #[error("{}: does not name a file", path.display())]
     NoFile {
         /// The path as given.
         path: PathBuf,
     },
     /// Another user may have put it there, to choose what is overwritten, or to read along.
     #[error(
-        "{}: this {what} belongs to another user (id {owner}), who may choose with it what is written to; remove it, or choose another name",
+        "{}: this {what} belongs to another user (uid {owner}), who could use it to choose which file heaptrace \
+         writes; remove it, or choose another name",
         path.display()
     )]
     Planted {
@@ -54,7 +56,7 @@ pub enum OutputError {
         path: PathBuf,
     },
     /// A pipe or device, whose name says no format.
-    #[error("{}: the name of a pipe or device says no format; choose one with --format: {}", path.display(), crate::export::format::names())]
+    #[error("{}: the name of a pipe or device does not end in a format; choose one with --format: {}", path.display(), crate::export::format::names())]
     DirectFormat {
         /// The path as given.
         path: PathBuf,
@@ -79,7 +81,7 @@ pub enum OutputError {
     },
     /// A name that would be the same for every process of a series.
     #[error(
-        "{}: each process gets a file of its own here: put %p (process id) or %i (number in the series) in the name",
+        "{}: each process writes a file of its own here: put %p (process id) or %i (number in the series) in the name",
         path.display()
     )]
     SameForEach {
@@ -87,7 +89,7 @@ pub enum OutputError {
         path: PathBuf,
     },
     /// A name that would be the same for every snapshot.
-    #[error("{}: each snapshot gets a file of its own here: put {needs} in the name (%i: its number, %p: process id)", path.display())]
+    #[error("{}: each snapshot is a file of its own here: put {needs} in the name (%i: its number, %p: process id)", path.display())]
     SameForEachSnapshot {
         /// The path as given.
         path: PathBuf,
@@ -95,7 +97,7 @@ pub enum OutputError {
         needs: &'static str,
     },
     /// A name that would be the same for the parts of every process.
-    #[error("{}: each process gets parts of its own here: put %p in the name, too, as in 'heap.%p.%i.pb.gz'", path.display())]
+    #[error("{}: each process writes parts of its own here: put %p in the name, too, as in 'heap.%p.%i.pb.gz'", path.display())]
     SameForEachSeries {
         /// The path as given.
         path: PathBuf,

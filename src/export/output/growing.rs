@@ -110,7 +110,7 @@ impl GrowingFile {
         let to = match resolve(&self.file.directory.join(&name), self.owners)? {
             Place::Beside(path) | Place::Planted { path, .. } => path,
             Place::Direct(path) | Place::Open(path) => {
-                let source = io::Error::other("this is no regular file");
+                let source = io::Error::other("this is not a regular file");
                 return Err(OutputError::NotWritable { path, source });
             }
         };

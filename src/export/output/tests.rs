@@ -92,11 +92,11 @@ fn problems_are_found_before_the_start() {
     assert!(refusal(&[dir.path("a.xyz")]).contains(".pb.gz .pb .svg .html .folded .json .json.gz .txt"));
     assert!(refusal(&[dir.path("no/a.svg")]).contains("No such file"));
     assert!(refusal(&[dir.path("%p/a.svg")]).contains("the file's own name only"));
-    assert!(refusal(&[dir.path("a%q.svg")]).contains("`%q` is no pattern"));
+    assert!(refusal(&[dir.path("a%q.svg")]).contains("`%q` is not a pattern"));
     assert!(refusal(&[dir.path("sub.svg")]).contains("this is a directory; name a file in it"));
     assert!(refusal(&[dir.path("sub.svg/")]).contains("this is a directory"));
     assert!(refusal(&[PathBuf::from("/")]).contains("this is a directory"));
-    assert!(refusal(&[dir.path("a.svg/")]).contains("names no file"));
+    assert!(refusal(&[dir.path("a.svg/")]).contains("does not name a file"));
     assert!(
         refusal(&[dir.path("a.svg"), dir.path("../").join(dir.0.file_name().expect("named")).join("a.svg")])
             .contains("twice")
@@ -206,7 +206,7 @@ fn files_that_only_a_check_can_fill_are_refused_elsewhere() {
 #[test]
 fn a_device_needs_a_format_and_is_told_apart_from_a_wrong_name() {
     let refused = refusal(&[PathBuf::from("/dev/null")]);
-    let begin = "/dev/null: the name of a pipe or device says no format; choose one with --format: pb.gz pb ";
+    let begin = "/dev/null: the name of a pipe or device does not end in a format; choose one with --format: pb.gz pb ";
     assert!(refused.starts_with(begin), "{refused}");
     assert!(Outputs::prepare(&[PathBuf::from("/dev/null")], Some(Format::Txt), own()).is_ok());
 }
@@ -266,7 +266,7 @@ fn a_link_of_another_user_is_never_followed() {
         symlink(&target, &name).expect("linked");
         lchown(&name, Some(STRANGER), None).expect("given away");
         let refused = refusal(std::slice::from_ref(&name));
-        assert!(refused.contains("this link belongs to another user (id 65533)"), "{refused}");
+        assert!(refused.contains("this link belongs to another user (uid 65533)"), "{refused}");
         let written = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
         assert!(written[0].result.is_ok(), "{written:?}");
         assert!(fs::symlink_metadata(&name).expect("there").is_file());
@@ -289,7 +289,7 @@ fn a_pipe_of_another_user_is_not_written() {
     assert!(prepare(std::slice::from_ref(&name)).is_ok(), "one's own pipe");
     chown(&name, Some(STRANGER), None).expect("given away");
     let refused = refusal(std::slice::from_ref(&name));
-    assert!(refused.contains("this pipe belongs to another user (id 65533)"), "{refused}");
+    assert!(refused.contains("this pipe belongs to another user (uid 65533)"), "{refused}");
     let written = outputs.write(Scope::All, &sample_profile(), &ExportOptions::default(), &mut Channels::default());
     assert!(written[0].result.is_ok() && fs::metadata(&name).expect("there").is_file(), "{written:?}");
 }

@@ -144,7 +144,7 @@ fn mappings_have_a_share_of_their_own() {
     let text = exported_text(Format::Txt, &profile).split_whitespace().collect::<Vec<_>>().join(" ");
     let percent = |bytes: u64| format!("{:.1} %", bytes as f64 / RESIDENT as f64 * 100.0);
     let told = format!(
-        "blocks were {} of it, and what the program had mapped by itself {}, touched or not",
+        "blocks were {} of it, and what the program itself had mapped {}, touched or not",
         percent(peak - bytes),
         percent(bytes)
     );

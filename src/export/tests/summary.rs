@@ -128,7 +128,7 @@ fn when_and_why_the_jump_engine_came_is_told() {
     assert!(told.contains(busy), "{told}");
     profile.cost.promotion = Some(PromotedAt { after_ns: 412_000_000, stops_permille: None, attempts: 1 });
     let told = text(&profile);
-    assert!(told.contains("from 412.0 ms on only"), "{told}");
+    assert!(told.contains("only from 412.0 ms on"), "{told}");
     profile.cost.promotion = Some(PromotedAt { after_ns: 412_000_000, stops_permille: None, attempts: 0 });
     assert!(!text(&profile).contains("412.0 ms"), "it began with its first call");
 }

@@ -44,7 +44,7 @@ const SLACK: u64 = 24;
 
 /// What one block looks like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Look {
+pub enum ContentKind {
     /// Nothing is known of it.
     #[default]
     Unknown,
@@ -83,7 +83,7 @@ pub struct Table {
 #[derive(Clone, Debug, Default)]
 pub struct Contents {
     /// By block.
-    pub looks: Vec<Look>,
+    pub looks: Vec<ContentKind>,
     /// By block: a hash of what it holds; 0 for blocks that were not read whole.
     pub hashes: Vec<u64>,
     /// All tables.
@@ -144,7 +144,7 @@ impl<'a> Looking<'a> {
             index: self.index,
             files: &self.files,
             first: part.start,
-            looks: vec![Look::Unknown; part.len()],
+            looks: vec![ContentKind::Unknown; part.len()],
             hashes: vec![0; part.len()],
             tables: Vec::new(),
             known: FxHashMap::default(),
@@ -174,7 +174,7 @@ impl<'a> Looking<'a> {
         let Part { mut looks, hashes, tables, named, .. } = all;
         for (block, look) in named.all {
             if let Some(slot) = looks.get_mut(block as usize)
-                && !matches!(slot, Look::Table(_) | Look::Text | Look::Dyn(_))
+                && !matches!(slot, ContentKind::Table(_) | ContentKind::Text | ContentKind::Dyn(_))
             {
                 *slot = look;
             }
@@ -191,7 +191,7 @@ pub struct Part<'a> {
     /// The number of its first block.
     first: usize,
     /// By block, from the first on, as are the hashes.
-    looks: Vec<Look>,
+    looks: Vec<ContentKind>,
     hashes: Vec<u64>,
     tables: Vec<Table>,
     /// By where a table is, as a C++ or a Rust one.
@@ -200,10 +200,10 @@ pub struct Part<'a> {
     named: Names,
 }
 
-/// What is said of blocks, each [`Look::Vector`] or [`Look::Dyn`], in the order in which it was met.
+/// What is said of blocks, each [`ContentKind::Vector`] or [`ContentKind::Dyn`], in the order in which it was met.
 #[derive(Debug, Default)]
 struct Names {
-    all: Vec<(u32, Look)>,
+    all: Vec<(u32, ContentKind)>,
     /// How many there were when each block had one.
     least: usize,
 }
@@ -211,10 +211,10 @@ struct Names {
 impl Names {
     /// Adds one. The same may be said of a block as often as there are pointers to it: of more than twice as many as
     /// there are blocks, one is kept of each.
-    fn push(&mut self, block: u32, look: Look) {
+    fn push(&mut self, block: u32, look: ContentKind) {
         if self.all.len() >= 2 * self.least + MIN_NAMES {
             // the first that is a dyn pointer's is believed
-            self.all.sort_by_key(|(block, look)| (*block, !matches!(look, Look::Dyn(_))));
+            self.all.sort_by_key(|(block, look)| (*block, !matches!(look, ContentKind::Dyn(_))));
             self.all.dedup_by_key(|(block, _)| *block);
             self.least = self.all.len();
         }
@@ -266,9 +266,9 @@ impl Part<'_> {
             numbers.get_mut(number).into_iter().for_each(|slot| *slot = own);
         }
         let own = |number: u32| numbers.get(number as usize).copied().flatten();
-        let told = |look: Look| match look {
-            Look::Table(number) => own(number).map(Look::Table),
-            Look::Dyn(number) => own(number).map(Look::Dyn),
+        let told = |look: ContentKind| match look {
+            ContentKind::Table(number) => own(number).map(ContentKind::Table),
+            ContentKind::Dyn(number) => own(number).map(ContentKind::Dyn),
             other => Some(other),
         };
         self.looks.extend(behind.looks.into_iter().map(|look| told(look).unwrap_or_default()));
@@ -280,22 +280,22 @@ impl Part<'_> {
         }
     }
 
-    fn look_of(&mut self, bytes: &[u8], memory: &mut dyn ReadMemory) -> Look {
-        let Some(first) = word(bytes, 0) else { return Look::Unknown };
+    fn look_of(&mut self, bytes: &[u8], memory: &mut dyn ReadMemory) -> ContentKind {
+        let Some(first) = word(bytes, 0) else { return ContentKind::Unknown };
         if first.is_multiple_of(8)
             && self.files.is_data(first)
             && let Some(table) = self.class_table(first, memory)
         {
-            return Look::Table(table);
+            return ContentKind::Table(table);
         }
         if is_text(bytes) {
-            return Look::Text;
+            return ContentKind::Text;
         }
         if first == 0 && is_zero(bytes) {
-            return Look::Zeros;
+            return ContentKind::Zeros;
         }
         let (first, fourth) = (first as u32 <= 1, bytes.get(24).is_some_and(|&byte| byte <= 1));
-        if first || fourth { Look::Colour { first, fourth } } else { Look::Unknown }
+        if first || fourth { ContentKind::Colour { first, fourth } } else { ContentKind::Unknown }
     }
 
     /// The C++ table at `at`.
@@ -360,7 +360,7 @@ impl Part<'_> {
         let size = self.index.blocks().get(block as usize).map_or(0, |block| block.size);
         let told = end - start;
         if told <= size && size - told <= SLACK {
-            self.named.push(block, Look::Vector);
+            self.named.push(block, ContentKind::Vector);
         }
     }
 
@@ -383,7 +383,7 @@ impl Part<'_> {
         let Some(value) = value else { return };
         let fits = |value: u64| value <= size && size - value <= SLACK;
         if fits(value) || fits(value.next_multiple_of(8) + COUNTS) {
-            self.named.push(block, Look::Dyn(number));
+            self.named.push(block, ContentKind::Dyn(number));
         }
     }
 

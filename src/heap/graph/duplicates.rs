@@ -1,6 +1,6 @@
 //! Blocks that hold the same.
 
-use super::contents::{Contents, Look};
+use super::contents::{ContentKind, Contents};
 use crate::heapmodel::LiveBlock;
 use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
@@ -119,7 +119,7 @@ impl Bits {
 /// Finds them, and tells at most so many. Blocks with nothing but zeros may not have been used yet: they are left out,
 /// as are those that were not read whole.
 pub fn find(blocks: &[LiveBlock], contents: &Contents, most: usize) -> Duplicates {
-    let counts = |number: usize| contents.looks.get(number) != Some(&Look::Zeros);
+    let counts = |number: usize| contents.looks.get(number) != Some(&ContentKind::Zeros);
     let numbered =
         || blocks.iter().zip(&contents.hashes).enumerate().filter(|(number, (_, hash))| **hash != 0 && counts(*number));
     let key = |block: &LiveBlock, hash: u64| hash ^ block.size.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -149,7 +149,7 @@ pub fn find(blocks: &[LiveBlock], contents: &Contents, most: usize) -> Duplicate
         {
             duplicate.block = number as u32;
             duplicate.size = block.size;
-            duplicate.text = contents.looks.get(number) == Some(&Look::Text);
+            duplicate.text = contents.looks.get(number) == Some(&ContentKind::Text);
         }
     }
     let mut all: Vec<Duplicate> = known.into_values().collect();
@@ -208,7 +208,14 @@ mod tests {
         let block = |at: u64, size: u64| LiveBlock { addr: Addr(at), size, site: SiteId(0), inherited: false };
         let blocks = [block(16, 24), block(64, 24), block(128, 40), block(256, 24), block(512, 24), block(600, 24)];
         let contents = Contents {
-            looks: vec![Look::Text, Look::Unknown, Look::Unknown, Look::Text, Look::Text, Look::Zeros],
+            looks: vec![
+                ContentKind::Text,
+                ContentKind::Unknown,
+                ContentKind::Unknown,
+                ContentKind::Text,
+                ContentKind::Text,
+                ContentKind::Zeros,
+            ],
             hashes: vec![7, 8, 7, 7, 7, 9],
             tables: Vec::new(),
         };

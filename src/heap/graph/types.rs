@@ -1,7 +1,7 @@
 //! What blocks are, each type with how sure that is.
 
 use super::Sum;
-use super::contents::Look;
+use super::contents::ContentKind;
 use super::declared::{Layout, Layouts};
 use crate::heap::leaks::Graph;
 use rustc_hash::FxHashMap;
@@ -79,7 +79,7 @@ const LIST: (&str, Certainty) = ("node of a std::list", Certainty::Inferred);
 impl Types {
     /// Finds them: by their own tables, then as they are declared, then by how they look. What looks like nothing is
     /// told by its pointers, where they are those of a container's nodes.
-    pub fn find(graph: &Graph, looks: &[Look], layouts: Layouts, names: &mut dyn TableNames) -> Self {
+    pub fn find(graph: &Graph, looks: &[ContentKind], layouts: Layouts, names: &mut dyn TableNames) -> Self {
         let mut types = Self { of_block: Vec::with_capacity(graph.blocks().len()), ..Self::default() };
         let mut known: FxHashMap<(Type, u32), u32> = FxHashMap::default();
         let mut of_look: FxHashMap<(bool, u32, u32), u32> = FxHashMap::default();
@@ -101,8 +101,8 @@ impl Types {
                 Some(*of_layout.entry(layout).or_insert_with(|| types.intern(known, one(), layout)))
             };
             let of = match *look {
-                Look::Table(table) | Look::Dyn(table) => {
-                    let is_class = matches!(look, Look::Table(_));
+                ContentKind::Table(table) | ContentKind::Dyn(table) => {
+                    let is_class = matches!(look, ContentKind::Table(_));
                     let told = of_look.get(&(is_class, table, layout)).copied();
                     told.unwrap_or_else(|| {
                         let name = if is_class { names.class(table) } else { names.dropped(table) };
@@ -121,18 +121,18 @@ impl Types {
                 _ if declared.is_some() => {
                     as_declared(&mut types, &mut known).unwrap_or_else(|| plain(&mut types, &mut known, UNKNOWN))
                 }
-                Look::Text => plain(&mut types, &mut known, TEXT),
-                Look::Vector => plain(&mut types, &mut known, VECTOR),
-                Look::Zeros => plain(&mut types, &mut known, ZEROS),
-                Look::Colour { first, fourth }
+                ContentKind::Text => plain(&mut types, &mut known, TEXT),
+                ContentKind::Vector => plain(&mut types, &mut known, VECTOR),
+                ContentKind::Zeros => plain(&mut types, &mut known, ZEROS),
+                ContentKind::Colour { first, fourth }
                     if first && is_tree_node(graph, block) || fourth && is_libcxx_tree_node(graph, block) =>
                 {
                     plain(&mut types, &mut known, TREE)
                 }
-                Look::Unknown | Look::Colour { .. } if is_list_node(graph, block) => {
+                ContentKind::Unknown | ContentKind::Colour { .. } if is_list_node(graph, block) => {
                     plain(&mut types, &mut known, LIST)
                 }
-                Look::Unknown | Look::Colour { .. } => plain(&mut types, &mut known, UNKNOWN),
+                ContentKind::Unknown | ContentKind::Colour { .. } => plain(&mut types, &mut known, UNKNOWN),
             };
             types.of_block.push(of);
         }

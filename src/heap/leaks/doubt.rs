@@ -92,7 +92,7 @@ impl Doubt {
     /// In words, behind "by pointers".
     pub fn words(self) -> String {
         match self {
-            Self::Tagged => "that are tagged: they have bits in their upper 16".to_owned(),
+            Self::Tagged => "that are tagged: some of their upper 16 bits are set".to_owned(),
             Self::Behind(1) => "1 byte behind their start: tagged, or behind a header of 1 byte".to_owned(),
             Self::Behind(offset) if offset < LOW_TAG => {
                 format!("{offset} bytes behind their start: tagged, or behind a header of {offset} bytes")

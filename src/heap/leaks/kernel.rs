@@ -24,7 +24,7 @@ impl KernelHolder {
     /// What it is called; `thread` names a thread.
     pub fn name(self, thread: impl Fn(i32) -> String) -> String {
         match self {
-            Self::SignalStack { tid } => format!("signal stack of {}, which the kernel has noted", thread(tid)),
+            Self::SignalStack { tid } => format!("signal stack of {}, registered in the kernel", thread(tid)),
             Self::Timer => "value of a timer's signal, which the kernel holds".to_owned(),
             Self::Epoll => "data of a descriptor that epoll watches, which the kernel holds".to_owned(),
         }

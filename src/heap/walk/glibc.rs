@@ -46,14 +46,14 @@ const BELIEVED: usize = 8;
 
 /// What is noted of chunks on the way, for their lists.
 #[derive(Default)]
-struct Seen {
+struct ChunkLinks {
     /// The numbers of chunks of which [`lists::may_be_cache`] said so.
     may_be_caches: Vec<usize>,
     /// Of free chunks, where the next one of their bin is; by address.
     links: Vec<(Addr, u64)>,
 }
 
-impl Seen {
+impl ChunkLinks {
     /// Where the next one of the bin is that holds the free chunk at `at`.
     fn next(&self, at: Addr) -> Option<u64> {
         let number = self.links.binary_search_by_key(&at, |(at, _)| *at).ok()?;
@@ -68,7 +68,7 @@ pub fn walk(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Option<Walk> 
     let parameters = parameters::find(&found.data, heap.as_ref(), memory);
     let mut walk = Walk::default();
     let mut window = Window::new(memory);
-    let mut seen = Seen::default();
+    let mut seen = ChunkLinks::default();
     for number in 0..found.arenas.len() {
         let Some(arena) = found.arenas.get(number) else { continue };
         walk.arenas.push(Arena {
@@ -222,7 +222,7 @@ fn walk_region(
     books: Range<Addr>,
     range: Range<Addr>,
     top: Addr,
-    seen: &mut Seen,
+    seen: &mut ChunkLinks,
     window: &mut Window<'_>,
 ) {
     let first = walk.chunks.len();

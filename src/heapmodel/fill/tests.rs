@@ -89,7 +89,7 @@ fn of_blocks_without_the_fill_nothing_is_told() {
     heap.set(block(1), &[0; 100]);
     heap.blocks.handed_out(block(1), 100, &mut heap.memory);
     assert_eq!(heap.free(block(1)), None);
-    assert!(heap.blocks.untold().unwrap().contains("none of 1 block came"));
+    assert!(heap.blocks.untold().unwrap().contains("none of 1 block had"));
     heap.set(block(1), &[FILL; 100]);
     heap.set(block(1).add(3), &[0]);
     heap.blocks.handed_out(block(1), 100, &mut heap.memory);

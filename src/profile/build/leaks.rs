@@ -278,10 +278,10 @@ pub fn root_name<'m>(
         RootKind::ThreadData { tid } => format!("thread-specific data of {}", thread(tid)),
         RootKind::Register { tid, name } => format!("register {name} of {}", thread(tid)),
         RootKind::Registered => "memory that the program has registered".to_owned(),
-        RootKind::Ignored => "the program's word that it is no leak".to_owned(),
-        RootKind::InMotion => "being given or given back by a thread in the allocator".to_owned(),
+        RootKind::Ignored => "the program's word that it is not a leak".to_owned(),
+        RootKind::InMotion => "being allocated or freed by a thread in the allocator".to_owned(),
         RootKind::Kernel(holder) => holder.name(thread),
-        RootKind::Anonymous => "mapped memory that is not the allocator's".to_owned(),
+        RootKind::Anonymous => "mapped memory outside the allocator".to_owned(),
     }
 }
 

@@ -17,7 +17,7 @@ const VERSIONS: RangeInclusive<u64> = 1..=3;
 #[non_exhaustive]
 pub enum BaselineError {
     /// Not JSON, or not a report.
-    #[error("baseline {file}: no report of heaptrace ({reason}); make one with `heaptrace check -o NAME.json`")]
+    #[error("baseline {file}: not a report of heaptrace ({reason}); make one with `heaptrace check -o NAME.json`")]
     NoReport {
         /// The file, as it was named.
         file: String,

@@ -247,7 +247,7 @@ fn unreliable(profile: &Profile) -> Vec<String> {
 fn unobserved(profile: &Profile, policy: &Policy, circumstances: &Completeness) -> Vec<String> {
     let mut reasons = Vec::new();
     if profile.allocators.iter().all(|allocator| allocator.functions.is_empty()) {
-        reasons.push("no allocator function was found in the program: nothing that it allocated was seen".to_owned());
+        reasons.push("heaptrace found no allocator function in the program, so it saw no allocation".to_owned());
     }
     match (&circumstances.not_scanned, &profile.leaks) {
         (Some(cause), _) => reasons.push(format!("the memory could not be checked: {cause}")),
@@ -256,7 +256,7 @@ fn unobserved(profile: &Profile, policy: &Policy, circumstances: &Completeness) 
     }
     reasons.extend(circumstances.no_tests.clone());
     if !profile.meta.complete && !circumstances.timed_out {
-        reasons.push("the program was not watched to its end".to_owned());
+        reasons.push("heaptrace did not watch the program to its end".to_owned());
     }
     if policy.require_all && profile.children.untraced > 0 {
         reasons.push(unchecked_children(profile));

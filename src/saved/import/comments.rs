@@ -100,13 +100,14 @@ fn added_by_pprof(sessions: usize, parts: BTreeSet<u32>, profile: &mut Profile, 
         meta.session.clear();
         (meta.process.pid, meta.process.exit, meta.process.resident) = (0, None, None);
         warnings.push(format!(
-            "pprof has added up the profiles of {sessions} runs; the program and its end are those of one of them \
-             (`heaptrace merge` keeps more)"
+            "pprof added up the profiles of {sessions} runs; the program and its end come from one of them (`heaptrace \
+             merge` keeps more)"
         ));
     } else {
         saved.files = saved.files.max(parts.len() as u64);
         warnings.push(format!(
-            "pprof has added up {} parts of one session: what is live counts once in each of them (`heaptrace merge` counts it once)",
+            "pprof added up {} parts of one session: what is live counts once in each part (`heaptrace merge` counts \
+             it once)",
             parts.len()
         ));
         saved.parts = parts.into_iter().collect();

@@ -53,10 +53,10 @@ pub(super) fn kind(content: &[u8]) -> Kind {
     match (first, content.first()) {
         (Some(b'{'), _) => Kind::Json,
         (Some(b'['), _) => {
-            Kind::Foreign("JSON, but no report of heaptrace", "give the .json that `-o NAME.json` wrote")
+            Kind::Foreign("JSON, but not a report of heaptrace", "give the .json that `-o NAME.json` wrote")
         }
         _ if is_text(content) => Kind::Foreign(
-            "a text, and no profile",
+            "text, not a profile",
             "give the .pb.gz or .json that `-o NAME.pb.gz` or `-o NAME.json` wrote",
         ),
         // The keys of the message's fields: numbers 1 to 15, a number or bytes.
@@ -85,8 +85,8 @@ mod tests {
         assert_eq!(kind(&[0x0a, 0x04, 8, 1, 16, 2]), Kind::MaybePprof);
         assert!(matches!(kind(b"heap profile: 1: 2 [3: 4] @ heap_v2/1"), Kind::Foreign(..)));
         assert_eq!(kind(b"what"), Kind::Nothing);
-        assert!(matches!(kind("main;größe 12\nmain;f 3\n".as_bytes()), Kind::Foreign("a text, and no profile", _)));
-        assert!(matches!(kind(b"[1, 2, 3]"), Kind::Foreign("JSON, but no report of heaptrace", _)));
+        assert!(matches!(kind("main;größe 12\nmain;f 3\n".as_bytes()), Kind::Foreign("text, not a profile", _)));
+        assert!(matches!(kind(b"[1, 2, 3]"), Kind::Foreign("JSON, but not a report of heaptrace", _)));
         assert_eq!(kind(b"{\"version\": 3}"), Kind::Json);
         assert_eq!(kind(b""), Kind::Nothing);
     }

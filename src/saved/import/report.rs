@@ -35,7 +35,7 @@ pub(super) fn read(bytes: &[u8], name: &str, limits: &Limits, budget: &mut Budge
         if error.is_eof() { ImportError::Torn { file: file() } } else { no_report(error.to_string()) }
     };
     let head: Head = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => no_report("its `version` is no number".to_owned()),
+        serde_json::error::Category::Data => no_report("its `version` is not a number".to_owned()),
         _ => not_read(error),
     })?;
     // other tools' reports have versions, too

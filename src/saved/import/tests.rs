@@ -208,9 +208,9 @@ fn what_is_no_profile_is_refused_with_cause_and_way_out() {
         (&json[..json.len() / 2], "ends too early"),
         (b"heap profile:  1: 2 [ 3: 4] @ heapprofile", "pprof -proto"),
         (b"heap_v2/524288\n", "jemalloc"),
-        (b"{\"dhatFileVersion\":2}", "no report of heaptrace"),
+        (b"{\"dhatFileVersion\":2}", "not a report of heaptrace"),
         (version.as_bytes(), "version 99"),
-        (b"#!/bin/sh\n", "a text, and no profile"),
+        (b"#!/bin/sh\n", "text, not a profile"),
         (&[0xff; 9], "neither a pprof profile nor a report.json"),
         (b"\x7fELF\x02", "heaptrace run"),
     ] {

@@ -27,11 +27,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// What is said where the run has looked for leaks.
-const LEAKS_NOT_THERE: &str = "the run has looked for leaks: what it found is not in the trace";
+const LEAKS_NOT_THERE: &str = "the run looked for leaks: the trace lacks what it found";
 
 /// What is said where events count that did not in the run.
 const SCAN_OVERWRITTEN: &str =
-    "the run's profile is of the moment of its leak scan, which is not in the trace: this one is of the end";
+    "the run's profile shows the moment of its leak scan, which the trace lacks: this one shows the end";
 
 /// What is wanted of a process besides its sums.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ pub enum Moment {
 
 /// Which part of a trace is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Part {
+pub enum TracePart {
     /// All of it.
     #[default]
     Whole,
@@ -27,12 +27,12 @@ pub enum Part {
 /// A part as far as its marks have come. Times are nanoseconds since the session began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Span {
-    /// See [`Part::Whole`].
+    /// See [`TracePart::Whole`].
     #[default]
     Whole,
-    /// See [`Part::At`].
+    /// See [`TracePart::At`].
     At(u64),
-    /// See [`Part::Window`].
+    /// See [`TracePart::Window`].
     Window(u64, Option<u64>),
 }
 
@@ -61,7 +61,7 @@ impl Moment {
     }
 }
 
-impl Part {
+impl TracePart {
     /// Before any mark was seen.
     pub(super) const fn span(self) -> Span {
         match self {
@@ -84,7 +84,8 @@ impl Part {
                     _ => "the end".to_owned(),
                 };
                 Some(format!(
-                    "this is what happened from {} to {until} of the trace: what is live was allocated then, and not freed until then",
+                    "this is what happened from {} to {until} of the trace: live blocks were allocated in that time, \
+                     and not freed in it",
                     first.in_words(from)
                 ))
             }
@@ -112,18 +113,18 @@ impl Span {
     }
 
     /// A mark is set. True if the part ends with it.
-    pub(super) fn reach_mark(&mut self, part: Part, mark: MarkName, time_ns: u64) -> bool {
+    pub(super) fn reach_mark(&mut self, part: TracePart, mark: MarkName, time_ns: u64) -> bool {
         let is_it = |moment| moment == Moment::Mark(mark);
         match (part, self) {
-            (Part::At(moment), Self::At(at)) if is_it(moment) && *at == NOT_YET => {
+            (TracePart::At(moment), Self::At(at)) if is_it(moment) && *at == NOT_YET => {
                 *at = time_ns;
                 true
             }
-            (Part::Window(first, _), Self::Window(from, _)) if is_it(first) && *from == NOT_YET => {
+            (TracePart::Window(first, _), Self::Window(from, _)) if is_it(first) && *from == NOT_YET => {
                 *from = time_ns;
                 false
             }
-            (Part::Window(_, Some(second)), Self::Window(from, to))
+            (TracePart::Window(_, Some(second)), Self::Window(from, to))
                 if is_it(second) && to.is_none() && *from <= time_ns =>
             {
                 *to = Some(time_ns);
@@ -134,11 +135,11 @@ impl Span {
     }
 
     /// The mark that the part has waited for in vain.
-    pub(super) fn missing_mark(self, part: Part) -> Option<MarkName> {
+    pub(super) fn missing_mark(self, part: TracePart) -> Option<MarkName> {
         match (part, self) {
-            (Part::At(Moment::Mark(name)), Self::At(NOT_YET))
-            | (Part::Window(Moment::Mark(name), _), Self::Window(NOT_YET, _)) => Some(name),
-            (Part::Window(_, Some(Moment::Mark(name))), Self::Window(_, None)) => Some(name),
+            (TracePart::At(Moment::Mark(name)), Self::At(NOT_YET))
+            | (TracePart::Window(Moment::Mark(name), _), Self::Window(NOT_YET, _)) => Some(name),
+            (TracePart::Window(_, Some(Moment::Mark(name))), Self::Window(_, None)) => Some(name),
             _ => None,
         }
     }

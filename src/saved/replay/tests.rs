@@ -82,7 +82,7 @@ fn call(serial: u32, stack: u32) -> Call {
     Call { function, task: task(serial), stack: StackId(stack), family: None, align: None, interval: 0 }
 }
 
-fn replayed(memory: &Memory, first: usize, wanted: &Wanted) -> Result<Outcome, ReplayError> {
+fn replayed(memory: &Memory, first: usize, wanted: &ReplayOptions) -> Result<Outcome, ReplayError> {
     let bytes = memory.since_segment(first);
     let mut reader = Reader::new(&bytes[..], false);
     let mut replay = Replay::new(wanted.clone());
@@ -92,8 +92,8 @@ fn replayed(memory: &Memory, first: usize, wanted: &Wanted) -> Result<Outcome, R
     replay.finish(reader.gaps(), Ending::Whole)
 }
 
-fn part(memory: &Memory, part: Part) -> Recording {
-    replayed(memory, 0, &Wanted { part, ..Wanted::default() }).unwrap().traced.first
+fn part(memory: &Memory, part: TracePart) -> Recording {
+    replayed(memory, 0, &ReplayOptions { part, ..ReplayOptions::default() }).unwrap().traced.first
 }
 
 /// One block from the first second lives to the end, one is freed in the third; in between some come and go.
@@ -114,7 +114,7 @@ fn two_threads(recorder: &Recorder) -> Told {
 fn the_whole_trace_gives_the_models_snapshot() {
     let memory = Memory::default();
     let told = two_threads(&recorder(&memory));
-    let recording = part(&memory, Part::Whole);
+    let recording = part(&memory, TracePart::Whole);
     let expected = told.model.snapshot();
     assert_eq!(recording.snapshot.sites, expected.sites);
     assert_eq!((recording.snapshot.totals, recording.snapshot.timeline), (expected.totals, expected.timeline));
@@ -141,9 +141,12 @@ fn ended_before_the_last_block() -> Memory {
 fn a_leak_scan_ends_the_profile_and_not_the_trace() {
     let memory = ended_before_the_last_block();
     let live = |wanted| part(&memory, wanted).snapshot.totals.live_bytes;
-    assert_eq!(live(Part::Whole), 2100);
-    assert_eq!((live(Part::At(Moment::Time(4 * SECOND))), live(Part::At(Moment::Time(5 * SECOND)))), (2100, 5300));
-    assert_eq!(live(Part::Window(Moment::Time(4 * SECOND), None)), 4800);
+    assert_eq!(live(TracePart::Whole), 2100);
+    assert_eq!(
+        (live(TracePart::At(Moment::Time(4 * SECOND))), live(TracePart::At(Moment::Time(5 * SECOND)))),
+        (2100, 5300)
+    );
+    assert_eq!(live(TracePart::Window(Moment::Time(4 * SECOND), None)), 4800);
 }
 
 #[test]
@@ -161,24 +164,26 @@ fn marks_are_moments() {
     recorder.flush();
     let at = |name| Moment::Mark(mark(name));
     let totals = |wanted| part(&memory, wanted).snapshot.totals;
-    assert_eq!((totals(Part::At(at("a"))).live_bytes, totals(Part::At(at("b"))).live_bytes), (1, 3));
-    assert_eq!(totals(Part::Whole).live_bytes, 9);
-    let window = totals(Part::Window(at("a"), Some(at("b"))));
+    assert_eq!((totals(TracePart::At(at("a"))).live_bytes, totals(TracePart::At(at("b"))).live_bytes), (1, 3));
+    assert_eq!(totals(TracePart::Whole).live_bytes, 9);
+    let window = totals(TracePart::Window(at("a"), Some(at("b"))));
     assert_eq!((window.live_bytes, window.allocations, window.frees), (2, 1, 0));
-    let window = totals(Part::Window(at("b"), Some(at("a"))));
+    let window = totals(TracePart::Window(at("b"), Some(at("a"))));
     assert_eq!((window.live_bytes, window.allocations), (3, 1), "the first behind the beginning");
-    let rest = totals(Part::Window(at("b"), None));
+    let rest = totals(TracePart::Window(at("b"), None));
     assert_eq!((rest.live_bytes, rest.frees), (7, 1));
     assert!(
-        part(&memory, Part::At(at("a")))
+        part(&memory, TracePart::At(at("a")))
             .facts
             .warnings
             .contains(&"this is the heap at the mark `a` (1.000 s) of the trace".to_owned())
     );
-    let wrong = |wanted| replayed(&memory, 0, &Wanted { part: wanted, ..Wanted::default() }).unwrap_err().to_string();
-    let there = "or none behind the part's beginning; there are a, b";
-    assert_eq!(wrong(Part::At(at("c"))), format!("no mark of the trace is called `c`, {there}"));
-    assert_eq!(wrong(Part::Window(at("a"), Some(at("c")))), format!("no mark of the trace is called `c`, {there}"));
+    let wrong = |wanted| {
+        replayed(&memory, 0, &ReplayOptions { part: wanted, ..ReplayOptions::default() }).unwrap_err().to_string()
+    };
+    let there = "or none after the beginning of the part; there are a, b";
+    assert_eq!(wrong(TracePart::At(at("c"))), format!("the trace has no mark named `c`, {there}"));
+    assert_eq!(wrong(TracePart::Window(at("a"), Some(at("c")))), format!("the trace has no mark named `c`, {there}"));
 }
 
 #[test]
@@ -188,11 +193,11 @@ fn at_a_moment_the_heap_is_as_it_was_then() {
     for (at, live, allocations) in
         [(0, 0, 0), (SECOND, 300, 2), (2 * SECOND, 1500, 4), (3 * SECOND, 500, 4), (9 * SECOND, 2100, 5)]
     {
-        let totals = part(&memory, Part::At(Moment::Time(at))).snapshot.totals;
+        let totals = part(&memory, TracePart::At(Moment::Time(at))).snapshot.totals;
         assert_eq!((totals.live_bytes, totals.allocations), (live, allocations), "{at}");
     }
     assert!(
-        part(&memory, Part::At(Moment::Time(2 * SECOND)))
+        part(&memory, TracePart::At(Moment::Time(2 * SECOND)))
             .facts
             .warnings
             .iter()
@@ -204,7 +209,7 @@ fn at_a_moment_the_heap_is_as_it_was_then() {
 fn a_window_has_what_was_allocated_in_it_and_all_that_was_freed_in_it() {
     let memory = Memory::default();
     two_threads(&recorder(&memory));
-    let recording = part(&memory, Part::Window(Moment::Time(2 * SECOND), Some(Moment::Time(3 * SECOND))));
+    let recording = part(&memory, TracePart::Window(Moment::Time(2 * SECOND), Some(Moment::Time(3 * SECOND))));
     let totals = recording.snapshot.totals;
     assert_eq!((totals.live_blocks, totals.live_bytes), (1, 400), "allocated since, and live at the end");
     assert_eq!((totals.allocations, totals.bytes_allocated), (2, 1200));
@@ -215,11 +220,12 @@ fn a_window_has_what_was_allocated_in_it_and_all_that_was_freed_in_it() {
     assert_eq!(sum(|site| site.allocated), Amount { objects: 2, bytes: 1200 });
     assert_eq!(sum(|site| site.live), Amount { objects: 1, bytes: 400 });
     assert_eq!(sum(|site| site.deallocated), Amount { objects: 2, bytes: 1000 }, "of blocks from before, too");
-    let rest = part(&memory, Part::Window(Moment::Time(3 * SECOND + 1), None)).snapshot.totals;
+    let rest = part(&memory, TracePart::Window(Moment::Time(3 * SECOND + 1), None)).snapshot.totals;
     assert_eq!((rest.allocations, rest.live_bytes, rest.frees), (1, 1600, 0));
-    let all = part(&memory, Part::Window(Moment::Time(0), None)).snapshot;
+    let all = part(&memory, TracePart::Window(Moment::Time(0), None)).snapshot;
     assert_eq!(all.totals.live_bytes, 2100);
-    let nothing = part(&memory, Part::Window(Moment::Time(3_500_000_000), Some(Moment::Time(3_600_000_000)))).snapshot;
+    let nothing =
+        part(&memory, TracePart::Window(Moment::Time(3_500_000_000), Some(Moment::Time(3_600_000_000)))).snapshot;
     assert_eq!((nothing.totals, nothing.sites.len()), (Totals::default(), 0));
 }
 
@@ -227,14 +233,14 @@ fn a_window_has_what_was_allocated_in_it_and_all_that_was_freed_in_it() {
 fn one_threads_part_is_what_it_allocated_and_what_it_freed() {
     let memory = Memory::default();
     two_threads(&recorder(&memory));
-    let of = |thread| replayed(&memory, 0, &Wanted { thread: Some(thread), ..Wanted::default() });
+    let of = |thread| replayed(&memory, 0, &ReplayOptions { thread: Some(thread), ..ReplayOptions::default() });
     let totals = of(ThreadChoice::Id(102)).unwrap().traced.first.snapshot.totals;
     assert_eq!((totals.allocations, totals.bytes_allocated, totals.live_bytes), (2, 1200, 400));
     assert_eq!((totals.frees, totals.bytes_freed), (0, 0), "the other one has freed its block");
     let totals = of(ThreadChoice::Id(101)).unwrap().traced.first.snapshot.totals;
     assert_eq!((totals.allocations, totals.frees, totals.bytes_freed), (3, 2, 1000));
     let error = of(ThreadChoice::Name("worker".to_owned())).unwrap_err().to_string();
-    assert_eq!(error, "no thread of the trace is called `worker`; there are ? (101), ? (102)");
+    assert_eq!(error, "the trace has no thread called `worker`; there are ? (101), ? (102)");
 }
 
 #[test]
@@ -247,7 +253,7 @@ fn a_forked_child_begins_with_its_parents_blocks() {
     child.alloc(6 * SECOND, 9, 0x9000, 7);
     parent.free(7 * SECOND, 1, 0x5000);
     recorder.flush();
-    let wanted = Wanted { profile_each: true, ..Wanted::default() };
+    let wanted = ReplayOptions { profile_each: true, ..ReplayOptions::default() };
     let mut traced = replayed(&memory, 0, &wanted).unwrap().traced;
     assert_eq!(traced.first.snapshot.sites, parent.model.snapshot().sites);
     let other = traced.archive.take(traced.others.pop().unwrap());
@@ -256,7 +262,11 @@ fn a_forked_child_begins_with_its_parents_blocks() {
     assert_eq!(other.facts.origin.inherited, Amount { objects: 2, bytes: 2000 });
     assert_eq!((other.number, other.process.pid), (1, 11));
     // within a window, the parent's blocks of the window are inherited only
-    let wanted = Wanted { part: Part::Window(Moment::Time(4 * SECOND), None), profile_each: true, ..Wanted::default() };
+    let wanted = ReplayOptions {
+        part: TracePart::Window(Moment::Time(4 * SECOND), None),
+        profile_each: true,
+        ..ReplayOptions::default()
+    };
     let mut traced = replayed(&memory, 0, &wanted).unwrap().traced;
     let other = traced.archive.take(traced.others.pop().unwrap());
     assert_eq!((other.snapshot.totals.allocations, other.facts.origin.inherited_bytes), (1, 1600));
@@ -276,7 +286,7 @@ fn what_was_overwritten_is_told_and_frees_of_it_are_preexisting() {
         told.free((500 + n) * SECOND, 1, 0x10_0000 + n * 64);
     }
     recorder.flush();
-    let recording = replayed(&memory, last, &Wanted::default()).unwrap().traced.first;
+    let recording = replayed(&memory, last, &ReplayOptions::default()).unwrap().traced.first;
     let totals = recording.snapshot.totals;
     assert!(totals.allocations > 0 && totals.allocations < 100, "{totals:?}");
     assert_eq!(totals.frees, totals.allocations);
@@ -293,7 +303,7 @@ fn what_was_overwritten_is_told_and_frees_of_it_are_preexisting() {
 fn births_are_those_of_the_whole_trace() {
     let memory = ended_before_the_last_block();
     let of = |part, thread| {
-        let wanted = Wanted { part, thread, blocks: true, ..Wanted::default() };
+        let wanted = ReplayOptions { part, thread, blocks: true, ..ReplayOptions::default() };
         let recording = replayed(&memory, 0, &wanted).unwrap().traced.first;
         let births = recording.course.births.unwrap();
         let live = recording.snapshot.totals.live_bytes;
@@ -305,11 +315,11 @@ fn births_are_those_of_the_whole_trace() {
     };
     const MS: u64 = 1_000_000;
     let moments = [(0, 0), (SECOND + MS, 2), (2 * SECOND + MS, 4), (4 * SECOND, 5)];
-    assert_eq!(of(Part::Whole, None), (vec![(1, 100), (3, 400), (5, 1600)], moments.to_vec()));
+    assert_eq!(of(TracePart::Whole, None), (vec![(1, 100), (3, 400), (5, 1600)], moments.to_vec()));
     let at = |seconds| Moment::Time(seconds * SECOND);
-    assert_eq!(of(Part::At(at(2)), None).0, [(1, 100), (2, 200), (3, 400), (4, 800)]);
-    let window = of(Part::Window(at(2), None), None);
+    assert_eq!(of(TracePart::At(at(2)), None).0, [(1, 100), (2, 200), (3, 400), (4, 800)]);
+    let window = of(TracePart::Window(at(2), None), None);
     assert_eq!(window.0, [(3, 400), (5, 1600), (6, 3200)]);
     assert_eq!(window.1, [(2 * SECOND, 2), (2 * SECOND + MS, 4), (4 * SECOND + MS, 5), (5 * SECOND, 6)]);
-    assert_eq!(of(Part::Whole, Some(ThreadChoice::Id(102))).0, [(3, 400)]);
+    assert_eq!(of(TracePart::Whole, Some(ThreadChoice::Id(102))).0, [(3, 400)]);
 }

@@ -19,7 +19,7 @@ pub enum ThreadChoice {
 
 /// The threads that a trace tells of.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct TraceThreads {
     /// Thread ids by serial numbers.
     ids: FxHashMap<u32, i32>,
     there: BTreeSet<String>,
@@ -28,7 +28,7 @@ pub(super) struct Seen {
     has_acted: bool,
 }
 
-impl Seen {
+impl TraceThreads {
     /// Notes who has called.
     pub(super) fn note(&mut self, kind: &EventKind) {
         let (EventKind::Allocated { by, .. }

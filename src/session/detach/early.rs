@@ -63,8 +63,8 @@ impl Process {
             self.observer.tell(EventKind::Unobserved);
             self.existing.forget();
             self.tracee.space.modules.findings.note_blind_spot(
-                "a child was let go, as its parent was to trace it: what other threads allocated and freed before it had \
-                 executed its program was not seen"
+                "heaptrace let a child go for its parent to trace: it missed what other threads allocated and freed \
+                 until the child had executed its program"
                     .to_owned(),
             );
         }

@@ -45,7 +45,8 @@ impl Teardown {
         let filters = || procfs::has_seccomp(tracee.pid);
         let Some((bytes, why)) = left_mapped(self.added, filters) else { return };
         tracee.warn_once(format!(
-            "{} KiB of memory that heaptrace has added to process {} stay mapped, as {why}: the next heaptrace that attaches to it unmaps what is not needed any more",
+            "{} KiB of memory that heaptrace has added to process {} stay mapped, as {why}: the next heaptrace that \
+             attaches to it unmaps what is no longer needed",
             bytes / 1024,
             tracee.pid
         ));
@@ -88,7 +89,7 @@ fn left_mapped(added: AddedMemory, filters: impl Fn() -> bool) -> Option<(u64, &
             "a thread may still return through a part, and the one that was to unmap the rest could not make that system call (seccomp, or no room in the code)",
         ),
         AddedMemory::Shared => (all, "other processes share its memory, and may return through it"),
-        AddedMemory::Mapped | AddedMemory::Failed if filters() => (all, "it filters its system calls by now (seccomp)"),
+        AddedMemory::Mapped | AddedMemory::Failed if filters() => (all, "it now filters its system calls (seccomp)"),
         AddedMemory::Failed => (all, "an attempt to unmap it has failed"),
         AddedMemory::Mapped => (all, "none of its threads could be stopped to unmap it"),
     })

@@ -116,12 +116,12 @@ impl Teardown {
         let filters = sigtrap.handler().is_some() && procfs::has_seccomp(tracee.pid);
         if is_caught && (filters || sigtrap.has_handler_to_uninstall(tracee, self)) {
             let why = if filters {
-                "it filters its system calls by now (seccomp)"
+                "it now filters its system calls (seccomp)"
             } else {
-                "none of its threads could be stopped to take it out"
+                "none of its threads could be stopped to remove it"
             };
             tracee.warn_once(format!(
-                "the handler for SIGTRAP stays behind in process {}, as {why}: a SIGTRAP of its own would not end it",
+                "heaptrace's handler for SIGTRAP stays in process {}, as {why}: a SIGTRAP of its own would not end it",
                 tracee.pid
             ));
         }

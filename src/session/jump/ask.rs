@@ -22,8 +22,8 @@ use crate::tracer::Result;
 use crate::tracer::ptrace::Stopped;
 use crate::tracer::rawregs::RawRegs;
 
-const LOST: &str =
-    "a thread was not as heaptrace's own code leaves it: has the program written to memory that belongs to heaptrace?";
+const LOST: &str = "a thread was in a state in which heaptrace's own code never leaves it: has the program written to \
+    heaptrace's memory?";
 
 /// What a thread wants that has hit one of the int3s of the routine.
 pub(in crate::session) enum Asked {

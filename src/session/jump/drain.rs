@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// How long it is waited for a record whose thread has taken its number.
 const TIMEOUT: Duration = Duration::from_millis(2);
 
-const RING_DAMAGED: &str = "the program has written to memory that belongs to heaptrace: calls of a thread are missing";
+const RING_DAMAGED: &str = "the program has written to heaptrace's memory: calls of a thread are missing";
 
 /// So many records are taken out of the rings at a time.
 const BATCH: u64 = 128;

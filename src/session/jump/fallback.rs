@@ -12,26 +12,27 @@ use thiserror::Error;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Error)]
 pub(in crate::session) enum Cause {
     /// Or it came later.
-    #[error("the jump engine records the calls of one allocator only, the one that was called when it came")]
+    #[error("the jump engine records the calls of one allocator only, the one in use when the engine started")]
     OtherModule,
-    #[error("an exception may leave functions that are declared by --alloc-fn or --free-fn")]
+    #[error("an exception may leave functions that --alloc-fn or --free-fn declares")]
     Declared,
     #[error(
-        "an exception may leave an allocator's own operators new and delete, and the program may throw some by code that has no name"
+        "an exception may leave the allocator's own operators new and delete, and the program may throw exceptions \
+         from code without symbols"
     )]
     Operator,
-    #[error("with sampling, functions that resize a block in place can't be recorded without a stop")]
+    #[error("with sampling, the jump engine can't record functions that resize a block in place")]
     ResizesInPlace,
-    #[error("it passes the call on, of which it is told what the function that it calls is not")]
+    #[error("it calls another allocator function, which does not get all of its arguments")]
     PassesOn,
-    #[error("only the first three arguments of a function can be recorded without a stop")]
+    #[error("the jump engine can record only the first three arguments of a function")]
     Arguments,
     /// The program has unmapped it, or taken its rights away.
-    #[error("memory that heaptrace had added to the program could not be used any more")]
+    #[error("memory that heaptrace had added to the program became unusable")]
     Unusable,
-    #[error("threads have run while a child was let go, as its parent was to trace it")]
+    #[error("threads ran while heaptrace let a child go for its parent to trace")]
     SetAside,
-    #[error("the program has locked its memory (mlockall), of which the jump engine would have become a part")]
+    #[error("the program has locked its memory (mlockall), and that would have locked the jump engine's memory, too")]
     Locked,
     #[error(transparent)]
     Entry(#[from] EntryError),
@@ -125,13 +126,14 @@ impl Fallbacks {
         };
         if let Some(threads) = threads(NoCell::Taken) {
             told.push(format!(
-                "calls of {threads} were seen at stops, at least for a time, as more than {CELLS} threads lived, for which the jump engine has room"
+                "calls of {threads} were recorded at stops, at least for a time, as the jump engine has room for \
+                 {CELLS} threads at once"
             ));
         }
         if let Some(threads) = threads(NoCell::ThreadPointer) {
             told.push(format!(
-                "calls of {threads} were seen at stops, as the jump engine knows a thread by its thread pointer (fs), which must point to itself, as \
-                 in threads of the C library"
+                "calls of {threads} were recorded at stops, as the jump engine identifies a thread by its thread \
+                 pointer (fs), which must point to itself, as in threads of the C library"
             ));
         }
         let relevant = |calls: u64| {
@@ -141,22 +143,23 @@ impl Fallbacks {
         };
         if let Some(calls) = relevant(self.unwalkable) {
             told.push(format!(
-                "{calls} had stacks that can't be walked in the program, as in code without unwind information, generated code, and handlers of \
-                 signals: their stacks were copied and walked by heaptrace, which takes longer"
+                "{calls} had stacks that the jump engine can't walk inside the program (code without unwind \
+                 information, generated code, signal handlers): heaptrace copied and walked these stacks, which takes \
+                 longer"
             ));
         }
         if let Some(calls) = relevant(self.without_room) {
             told.push(format!(
-                "{calls} had stacks that were copied and walked by heaptrace, which takes longer: the memory that the jump engine has added has room \
-                 for {} frames of different stacks, {} more were found (--max-depth makes them fewer)",
+                "{calls} had stacks that heaptrace copied and walked, which takes longer: the jump engine's memory has \
+                 room for {} frames of different stacks, and heaptrace found {} more (--max-depth makes them fewer)",
                 grouped(NODES),
                 grouped(self.refused)
             ));
         }
         if let Some(calls) = relevant(self.asks) {
             told.push(format!(
-                "{calls} were seen at stops all the same: of threads that had changed their stack, as coroutines and handlers of signals do, or had \
-                 another call in progress when a signal came"
+                "{calls} were still recorded at stops: their threads had changed stacks, as coroutines and signal \
+                 handlers do, or had another call in progress when a signal came"
             ));
         }
         told
@@ -166,11 +169,11 @@ impl Fallbacks {
 fn of_functions(cause: Cause, names: &BTreeSet<String>) -> String {
     let mut named: Vec<String> = names.iter().take(NAMED).cloned().collect();
     if names.len() > NAMED {
-        named.push(format!("{} more functions", names.len() - NAMED));
+        named.push(format!("{} other functions", names.len() - NAMED));
     }
     let last = named.pop().unwrap_or_default();
     let all = if named.is_empty() { last } else { format!("{} and {last}", named.join(", ")) };
-    format!("the trap engine, not the jump engine, has seen calls of {all}, as {cause}")
+    format!("the trap engine, not the jump engine, recorded calls of {all}, as {cause}")
 }
 
 #[cfg(test)]
@@ -199,7 +202,7 @@ mod tests {
             fallbacks.note_function(Cause::Declared, &format!("take{number}"));
         }
         let told = fallbacks.in_words(0);
-        assert!(told[0].contains("take0, take1, take2, take3, take4 and 4 more functions, as"), "{told:?}");
+        assert!(told[0].contains("take0, take1, take2, take3, take4 and 4 other functions, as"), "{told:?}");
     }
 
     #[test]
@@ -230,8 +233,8 @@ mod tests {
         assert!(fallbacks.in_words(1_000_000).is_empty(), "one call");
         (0..2000).for_each(|_| fallbacks.note_copy(Copied::NoRoom, 7000));
         let told = fallbacks.in_words(100_000);
-        let text = "2,001 calls (2 %) had stacks that were copied";
-        let frames = "room for 524,288 frames of different stacks, 7,000 more were found";
+        let text = "2,001 calls (2 %) had stacks that heaptrace copied";
+        let frames = "room for 524,288 frames of different stacks, and heaptrace found 7,000 more";
         assert!(told.iter().any(|told| told.starts_with(text) && told.contains(frames)), "{told:?}");
     }
 }

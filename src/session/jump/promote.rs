@@ -160,7 +160,7 @@ impl JumpEngine {
 }
 
 fn seen_by_trap(program: &str, why: &str) -> String {
-    format!("the trap engine, not the jump engine, has seen {program}, as {why}")
+    format!("the trap engine, not the jump engine, recorded {program}, as {why}")
 }
 
 /// Kept apart from what is done at each stop: a test counts its instructions.
@@ -180,10 +180,12 @@ fn try_to_promote(
         return Ok(Promoted::Later("it shares its memory with a child"));
     }
     if tracee.space.image.is_refused_while_running() && has_threads {
-        return Ok(Promoted::Later("it has threads, and this kernel lets code be written in stopped processes only"));
+        return Ok(Promoted::Later(
+            "it has threads, and on this kernel heaptrace can write code in stopped processes only",
+        ));
     }
     if tracee.settings.libunwind {
-        return Ok(Promoted::No("--unwinder libunwind needs each call's stop".to_owned()));
+        return Ok(Promoted::No("--unwinder libunwind needs a stop at each call".to_owned()));
     }
     if let Some(why) = JumpIneligible::of_thread(tid) {
         return Ok(Promoted::No(why.to_string()));
@@ -222,15 +224,15 @@ fn try_to_promote(
     };
     give_back_left_regions(tracee, thread, raw.before_trap(), &standing)?;
     let Some((code, shared)) = tracee.space.jump_gaps(tid, near, REGION_SIZE, SHARED_SIZE)? else {
-        return Ok(Promoted::No("there is no room for it in the program's address space".to_owned()));
+        return Ok(Promoted::No("the program's address space has no room for it".to_owned()));
     };
     let Some(mut caller) = tracee.space.image.caller(thread, raw.before_trap())? else {
-        return Ok(Promoted::No("there is no room for a system call in the program's code".to_owned()));
+        return Ok(Promoted::No("the program's code has no room for a system call".to_owned()));
     };
     let region = match Region::set_up(&mut caller, code, shared) {
         Ok(region) => region,
         Err(SetUpError::Tracer(error)) if error.is_out_of_reach() => return Err(error),
-        Err(error) => return Ok(Promoted::No(format!("the memory for it could not be made: {error}"))),
+        Err(error) => return Ok(Promoted::No(format!("its memory could not be allocated: {error}"))),
     };
     let labels = routine::code();
     let interval = tracee.settings.sample_interval;

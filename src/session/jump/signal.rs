@@ -38,8 +38,8 @@ const RED_ZONE: u64 = 128;
 /// More than what is moved of a function, in bytes.
 const LONGEST: u64 = 32;
 
-const FAULTED: &str = "memory that heaptrace had added to the program can't be used any more: has the program unmapped it? Calls were seen at stops \
-                       from then on";
+const FAULTED: &str = "memory that heaptrace had added to the program became unusable: has the program unmapped it? \
+    From then on heaptrace recorded calls at stops";
 
 impl JumpEngine {
     /// Takes a stopped thread out of what is ours, and its calls in progress over.

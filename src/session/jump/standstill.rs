@@ -43,8 +43,8 @@ pub(super) enum Standstill {
     Missed(&'static str),
 }
 
-const WERE_INSIDE: &str = "its threads were in the allocator's first instructions whenever it was looked";
-const RAN_NOT: &str = "its threads had no processor, and could not be seen outside of the allocator";
+const WERE_INSIDE: &str = "its threads were in the allocator's first instructions whenever heaptrace looked";
+const RAN_NOT: &str = "its threads got no processor time, so heaptrace could not see them outside the allocator";
 const WILL_RETURN: &str = "a signal handler was to return to the allocator's first instructions";
 
 /// A thread that stands, or sleeps.

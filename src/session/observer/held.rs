@@ -1,7 +1,7 @@
 //! Events that the stream holds back until it has the blocks from before the attach.
 //!
 //! A copy of the process is walked while the process runs on. The blocks that are found come first in the stream, at
-//! the time of the copy; what happened since follows in its order. Both are told in short pieces, as the program may
+//! the time of the copy; what happened since follows in its order. Readers get both in short pieces, as the program may
 //! wait.
 
 use super::Observer;
@@ -23,7 +23,7 @@ const MAX_RANGES: usize = 1 << 10;
 pub(super) struct Held {
     /// When the process was copied, ns.
     at_ns: u64,
-    /// The blocks that are still to be told, with what the program may use of each. None: they are not known yet.
+    /// The blocks that readers still lack, with the usable size of each. None: they are not known yet.
     blocks: Option<std::vec::IntoIter<(Addr, u64)>>,
     events: VecDeque<(u64, EventKind)>,
     /// What the program has mapped by itself, as far as the events tell. What it has unmapped since is in it, too.
@@ -56,7 +56,7 @@ impl Held {
         self.mapped.iter().any(|known| known.start < wanted.end && wanted.start < known.end)
     }
 
-    /// The next event to be told.
+    /// The next event for the readers.
     fn next(&mut self) -> Option<(u64, EventKind)> {
         let block = self.blocks.as_mut()?.next();
         let existing = block.map(|(block, size)| (self.at_ns, EventKind::Existing { block, size }));
@@ -65,7 +65,7 @@ impl Held {
 }
 
 impl Stream {
-    /// Tells what is held back, for so long at most. Nothing is held back any more when all is told.
+    /// Passes on what is held back, for at most this time. When all is passed on, nothing is held back any more.
     fn tell_held(&mut self, most: Duration) {
         let began = Instant::now();
         while let Some(mut held) = self.held.take() {
@@ -86,7 +86,7 @@ impl Stream {
 }
 
 impl Observer {
-    /// From here on events are held back, until the blocks are told that are there now.
+    /// Holds back events from here on, until readers have the blocks that are there now.
     pub(in crate::session) fn hold_back(&mut self) {
         let at_ns = self.now_ns();
         self.stream.held = Some(Held { at_ns, blocks: None, events: VecDeque::new(), mapped: Vec::new() });

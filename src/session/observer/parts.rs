@@ -38,7 +38,7 @@ impl Observer {
         self.stream.tell_freed(time_ns, (block, internal), given_size, by);
     }
 
-    /// Tells what the part of a call has done. Returns what of the call is recorded, which its end must be told.
+    /// Reports what the part of a call has done. Returns what is recorded of the call, which its end needs.
     pub(in crate::session) fn take_part(&mut self, part: &Part) -> Recorded {
         let nothing = Recorded::Failure;
         let Some(function) = self.shared.table.get(part.function) else { return nothing };

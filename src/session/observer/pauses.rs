@@ -1,4 +1,4 @@
-//! Moments that a process is told of from outside: pauses in collecting, and marks, whose heaps are kept.
+//! Moments that come from outside the process: pauses in collecting, and marks, whose heaps are kept.
 
 use super::Observer;
 use crate::allocators::{Kind, Text};
@@ -88,7 +88,8 @@ impl Observer {
         marked.map(|(_, view)| view).ok_or_else(|| {
             let kept: Vec<MarkName> = self.marked.iter().map(|(name, _)| *name).collect();
             format!(
-                "the heap at the mark `{mark}` is not kept: it is for the newest {MAX_MARKED} marks of a program since its exec; {}",
+                "the heap at the mark `{mark}` is not kept: heaptrace keeps it for the newest {MAX_MARKED} marks of a \
+                 program since its exec; {}",
                 known(&kept)
             )
         })

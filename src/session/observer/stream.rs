@@ -15,7 +15,7 @@ pub(super) struct Stream {
     pub(super) held: Option<Held>,
     pub(super) next_seq: u64,
     pub(super) image: ImageId,
-    /// So many nodes of stacks, and modules, of this image were told to the readers.
+    /// The readers have this number of stack nodes, and of modules, of this image.
     pub(super) told_nodes: u32,
     pub(super) told_modules: usize,
     /// See [`super::Observer::take_changed_blocks`].

@@ -24,8 +24,8 @@ use crate::tracer::{Result, TracerError};
 use crate::unwinder::{StackTable, Unwound};
 use std::ops::ControlFlow;
 
-const UNSEEN_RETURNS: &str = "the allocator was called from code that can't hold a breakpoint, as others share it or it is \
-                              written to: such calls are counted with their sizes, but their blocks count as freed at once";
+const UNSEEN_RETURNS: &str = "the allocator was called from code that can't hold a breakpoint, as other processes \
+    share it or the program writes to it: such calls count with their sizes, but their blocks count as freed at once";
 
 impl Process {
     /// Does what the breakpoint is there for, and notes when the hit has been `counted`.

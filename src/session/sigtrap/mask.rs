@@ -7,7 +7,7 @@
 //! makes for us, in programs that have set one: a probe on sigaction(2) tells. What a program had set before an attach
 //! is asked for before there is a probe of the allocator, as the first hit can be the one that resets it.
 
-use super::{IGNORING, SIGTRAP_BIT, Seen, SigtrapGuard, TrapAction, bit};
+use super::{BreakpointHits, IGNORING, SIGTRAP_BIT, SigtrapGuard, TrapAction, bit};
 use crate::base::addr::Addr;
 use crate::base::memory::ReadMemory;
 use crate::session::tracee::Tracee;
@@ -43,11 +43,11 @@ enum HandlerAtTrap {
     Installed,
 }
 
-const HANDLER_LOST: &str = "the program handles SIGTRAP, and had it blocked when a probe was hit: its handler has been reset to the \
-                            default action, and could not be put back";
+const HANDLER_LOST: &str = "the program handles SIGTRAP, but blocked it when a thread hit a probe: the kernel reset \
+    its handler to the default action, and heaptrace could not restore it";
 
-const IGNORING_LOST: &str = "the program ignored SIGTRAP; the kernel has reset that to the default action when a probe was hit, and \
-                             it could not be put back: a SIGTRAP would end the program now";
+const IGNORING_LOST: &str = "the program ignored SIGTRAP; the kernel reset that to the default action when a thread \
+    hit a probe, and heaptrace could not restore it: a SIGTRAP would end the program now";
 
 impl SigtrapGuard {
     /// Repairs the mask of a thread that has hit the breakpoint at `at`, and the action if the kernel has reset it.
@@ -59,7 +59,7 @@ impl SigtrapGuard {
         at: Addr,
     ) -> Result<()> {
         let tid = thread.tid();
-        let seen = self.trap_mask.by_breakpoint.entry((tid, at)).or_insert(Seen { blocked: false, hits: 0 });
+        let seen = self.trap_mask.by_breakpoint.entry((tid, at)).or_insert(BreakpointHits { blocked: false, hits: 0 });
         let careful = self.trap_mask.action != TrapAction::Default || self.trap_mask.blocking.contains_key(&tid);
         let look = careful || seen.blocked || seen.hits.is_multiple_of(SAMPLE);
         seen.hits = seen.hits.wrapping_add(1);

@@ -1,6 +1,6 @@
 //! What is needed of an object file, wherever it is loaded: read once for all processes and images of a session.
 
-use super::helper::{Patience, Poll};
+use super::helper::{Poll, WaitBudget};
 use super::named::{Named, extent};
 use super::python::{PythonFacts, Scripts};
 use crate::allocators::AllocatorTable;
@@ -185,7 +185,7 @@ struct Objects {
     bytes: usize,
     uses: u64,
     /// For what is read on other threads.
-    patience: Patience,
+    patience: WaitBudget,
     /// Files that are open, by device and inode.
     files: FxHashMap<(u64, u64), Weak<File>>,
     /// The id of the next module, in whichever process.

@@ -1,4 +1,4 @@
-//! What is to be told of an address space.
+//! What to report of an address space.
 
 /// What has come up.
 #[derive(Clone, Debug, Default)]

@@ -26,15 +26,15 @@ const SHORT: Duration = Duration::from_millis(50);
 
 /// How much longer a session will wait.
 #[derive(Debug)]
-pub(super) struct Patience(Duration);
+pub(super) struct WaitBudget(Duration);
 
-impl Default for Patience {
+impl Default for WaitBudget {
     fn default() -> Self {
         Self(SESSIONS_PATIENCE)
     }
 }
 
-impl Patience {
+impl WaitBudget {
     /// Does `work` on a thread of its own and waits for it up to `most`, and not longer than the session will. The
     /// thread goes on afterwards; it ends with heaptrace.
     pub(super) fn wait<T: Send + 'static>(
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn many_slow_files_keep_nobody_waiting_for_long() {
-        let mut patience = Patience(Duration::from_millis(120));
+        let mut patience = WaitBudget(Duration::from_millis(120));
         let began = Instant::now();
         let mut blocked = Vec::new();
         for _ in 0..5 {

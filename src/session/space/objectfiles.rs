@@ -84,8 +84,8 @@ impl ObjectFiles {
             Poll::Pending(_) | Poll::Failed if !is_needed => None,
             Poll::Pending(_) | Poll::Failed => {
                 findings.note_blind_spot(format!(
-                    "the debug file of {} could not be looked through in time: allocator functions that only it names are not \
-                     seen",
+                    "the debug file of {} could not be searched in time: heaptrace does not see allocator functions \
+                     that only this file names",
                     path.display()
                 ));
                 None

@@ -153,7 +153,7 @@ impl Probes {
         let waiting = self.deferred.iter().filter(|probe| probe.to_place.is_needed_to_see_all());
         let waiting = waiting.map(|probe| {
             format!(
-                "no probe was placed at {}, as there was no room near it: calls of that function were missed",
+                "no probe could be placed at {}, as there was no room near it: calls of that function were missed",
                 modules.place_in_module(probe.addr)
             )
         });

@@ -170,7 +170,8 @@ impl Python {
         let loop_code = python.loop_code.iter().map(|code| in_process(code.start)..in_process(code.end)).collect();
         if probes.is_jumped {
             findings.warnings.push(
-                "Python's functions are not shown (--python): its interpreter was loaded when the jump engine had come already"
+                "Python's functions are not shown (--python): the program loaded its interpreter after the jump engine \
+                 had started"
                     .to_owned(),
             );
         }
@@ -255,7 +256,7 @@ impl Python {
         let runs = match interpreter.runs(&mut memory, regs.fs_base, &frames) {
             Ok(runs) => runs,
             Err(why @ (Unavailable::Thread | Unavailable::Frames)) => {
-                tracing::trace!("Python's functions can't be told: {why:?}");
+                tracing::trace!("Python's functions can't be read: {why:?}");
                 return None;
             }
         };
@@ -292,8 +293,8 @@ impl Python {
         let Self { stacks, untold, .. } = *self;
         (untold > stacks / MIN_PART_DIVISOR).then(|| {
             format!(
-                "{untold} of {stacks} calls from Python have the interpreter's own frames (--python): its structures did not tell, at \
-                 that moment, which of its functions ran in them"
+                "{untold} of {stacks} calls from Python have the interpreter's own frames (--python): at those moments \
+                 its structures did not say which Python functions ran"
             )
         })
     }

@@ -132,7 +132,7 @@ fn what_a_server_gives_is_verified() {
     move_to(&other.debug, &fetched);
     let (found, warnings) = find(&search, &program);
     assert_eq!(found, None);
-    assert!(warnings[0].contains("not the debug file that was asked for"), "{warnings:?}");
+    assert!(warnings[0].contains("not the requested debug file"), "{warnings:?}");
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn other_files_are_told_from_traces() {
     assert_eq!(read(&Made::default()).unwrap_err(), "the file is empty");
     for foreign in [&b"\x7fELF"[..], b"{\"version\": 3, \"mode\": \"run\"}", &[0; 100]] {
         let error = read(&Made(foreign.to_vec())).unwrap_err();
-        assert_eq!(error, "this is no trace: it does not begin as a Fuchsia trace (.fxt) does");
+        assert_eq!(error, "this is not a trace: it does not begin as a Fuchsia trace (.fxt) does");
     }
 }
 

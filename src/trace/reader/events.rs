@@ -14,11 +14,11 @@ const MAX_OPEN: usize = 1 << 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[allow(missing_docs, reason = "the texts say it")]
 pub enum EventError {
-    #[error("an event `{event}` without the argument `{argument}`, or with one that can't be")]
+    #[error("an event `{event}` whose argument `{argument}` is missing or impossible")]
     Argument { event: &'static str, argument: &'static str },
-    #[error("a realloc that ends without its stack, and has not begun")]
+    #[error("a realloc that ends without a stack, and has no beginning")]
     NotBegun,
-    #[error("more than 65,536 reallocs that are not at their ends in one process")]
+    #[error("more than 65,536 unfinished reallocs in one process")]
     ManyOpen,
 }
 

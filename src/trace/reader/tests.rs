@@ -292,7 +292,7 @@ fn read(bytes: &[u8]) -> Result<Read, TraceError> {
     let mut read = Read::default();
     while let Some(item) = reader.next_item()? {
         match item {
-            Item::Event(Told { process, event, parent }) => {
+            Item::Event(ProcessEvent { process, event, parent }) => {
                 let is_fork = matches!(event.kind, EventKind::Forked { .. });
                 read.odd_parents += usize::from(parent.is_some() != is_fork);
                 read.events.entry(process).or_default().push(event);

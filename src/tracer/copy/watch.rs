@@ -24,7 +24,7 @@ impl Watch {
         let has_ended = Arc::<AtomicBool>::default();
         let thread = watch(pid, copy, Arc::clone(&has_ended)).map_err(|error| {
             // Linux before 5.3, or no descriptor is left: the copy is killed when it has been read
-            tracing::debug!("the end of process {pid} is not watched for: {error}");
+            tracing::debug!("heaptrace can't watch for the end of process {pid}: {error}");
         });
         Self { has_ended, thread: thread.ok() }
     }

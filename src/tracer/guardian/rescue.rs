@@ -174,7 +174,7 @@ impl Written {
 
 /// What a look at a thread has shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Look {
+enum ThreadCheck {
     /// It is outside our code, or gone.
     Clear,
     /// It has to be looked at again.
@@ -269,11 +269,11 @@ impl Space {
                     continue;
                 }
                 match self.look_at(tid, deadline) {
-                    Look::Clear => {
+                    ThreadCheck::Clear => {
                         clear.insert(tid);
                     }
-                    Look::Again => again = true,
-                    Look::Refused => return false,
+                    ThreadCheck::Again => again = true,
+                    ThreadCheck::Refused => return false,
                 }
             }
             // A thread that has come since was made by one that was clear already.
@@ -287,51 +287,51 @@ impl Space {
     }
 
     /// Looks where a thread is: without touching it if it sleeps.
-    fn look_at(&self, tid: i32, deadline: Instant) -> Look {
-        let Ok(Some(process)) = procfs::thread_group(tid) else { return Look::Clear };
+    fn look_at(&self, tid: i32, deadline: Instant) -> ThreadCheck {
+        let Ok(Some(process)) = procfs::thread_group(tid) else { return ThreadCheck::Clear };
         if matches!(procfs::state(process, tid), None | Some(b'Z' | b'X')) {
-            return Look::Clear;
+            return ThreadCheck::Clear;
         }
         // The kernel has not finished with heaptrace yet: the thread may be about to get the signal of a trap that it
         // has been moved past.
         if procfs::tracer_of(tid).is_some_and(|tracer| tracer != 0 && tracer != control::thread_id()) {
-            return Look::Again;
+            return ThreadCheck::Again;
         }
         if let Position::Blocked { pc, .. } = procfs::position(process, tid)
             && self.written.is_clear(pc)
             // One that sleeps elsewhere, as for a page of its stack, may be about to enter the handler.
             && procfs::system_call(process, tid).is_some()
         {
-            return Look::Clear;
+            return ThreadCheck::Clear;
         }
         match self.seize(tid) {
             Ok(()) => {}
-            Err(TracerError::Died { .. }) => return Look::Clear,
+            Err(TracerError::Died { .. }) => return ThreadCheck::Clear,
             // An exec is under way, which holds tracers off; the other threads may still be there.
-            Err(TracerError::Unresponsive { .. }) => return Look::Again,
-            Err(_) => return Look::Refused,
+            Err(TracerError::Unresponsive { .. }) => return ThreadCheck::Again,
+            Err(_) => return ThreadCheck::Refused,
         }
         match self.stop_and_look(tid, deadline) {
             Ok(look) => look,
-            Err(TracerError::Died { .. }) => Look::Clear,
-            Err(_) => Look::Again,
+            Err(TracerError::Died { .. }) => ThreadCheck::Clear,
+            Err(_) => ThreadCheck::Again,
         }
     }
 
-    fn stop_and_look(&self, tid: i32, deadline: Instant) -> Result<Look> {
+    fn stop_and_look(&self, tid: i32, deadline: Instant) -> Result<ThreadCheck> {
         ptrace::interrupt(tid)?;
         loop {
             match ptrace::poll_task(tid)? {
                 Waited::Task(_, status, Some(thread)) => return self.look_at_stopped(status, thread),
-                Waited::Task(_, _, None) | Waited::NoTasks => return Ok(Look::Clear),
+                Waited::Task(_, _, None) | Waited::NoTasks => return Ok(ThreadCheck::Clear),
                 Waited::Nothing | Waited::Interrupted if Instant::now() < deadline => std::thread::yield_now(),
-                Waited::Nothing | Waited::Interrupted => return Ok(Look::Again),
+                Waited::Nothing | Waited::Interrupted => return Ok(ThreadCheck::Again),
             }
         }
     }
 
     /// Lets a thread go from its first stop, behind a breakpoint that it has hit back to it.
-    fn look_at_stopped(&self, status: WaitStatus, thread: Stopped) -> Result<Look> {
+    fn look_at_stopped(&self, status: WaitStatus, thread: Stopped) -> Result<ThreadCheck> {
         let pc = Addr(thread.registers()?.0.rip);
         if status == WaitStatus::Signal(SIGTRAP)
             && let PcLocation::BehindTrap(trap) = self.written.patches.locate(pc)
@@ -339,10 +339,10 @@ impl Space {
         {
             thread.set_instruction_pointer(trap.0)?;
             thread.detach(0)?;
-            return Ok(Look::Clear);
+            return Ok(ThreadCheck::Clear);
         }
         let signal = if let WaitStatus::Signal(signal) = status { signal } else { 0 };
-        let look = if self.written.is_clear(pc) { Look::Clear } else { Look::Again };
+        let look = if self.written.is_clear(pc) { ThreadCheck::Clear } else { ThreadCheck::Again };
         if status == WaitStatus::EventStop {
             // It was we who ended its epoll_wait(2).
             thread.restart_interrupted_call()?;

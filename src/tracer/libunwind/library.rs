@@ -47,7 +47,7 @@ impl Functions {
         if cfg!(target_feature = "crt-static") {
             return Err(TracerError::NoLibunwind {
                 why: "this heaptrace is linked statically, and can't load libraries".to_owned(),
-                remedy: "Use one that is linked dynamically",
+                remedy: "Use a heaptrace that is linked dynamically",
             });
         }
         // For all to see: Debian's libunwind-ptrace.so.0 takes functions from this library and from liblzma, which
@@ -134,7 +134,10 @@ impl Library {
 
 /// The error of libraries that are not there or not what they should be.
 const fn missing(why: String) -> TracerError {
-    TracerError::NoLibunwind { why, remedy: "Install it, anew if it is there (Debian's package is libunwind8)" }
+    TracerError::NoLibunwind {
+        why,
+        remedy: "Install it, or reinstall it if it is there (Debian's package is libunwind8)",
+    }
 }
 
 /// What the dynamic linker says of its last failure, which was with the library `name`.
@@ -167,8 +170,7 @@ mod tests {
     fn a_library_that_is_not_there_is_named_with_the_way_out() {
         let Err(error) = Library::open(c"libheaptrace-has-none.so.1", libc::RTLD_LOCAL) else { panic!() };
         let text = error.to_string();
-        let (begin, end) =
-            ("could not load libunwind: libheaptrace-has-none.so.1: ", ", or leave --unwinder libunwind out");
+        let (begin, end) = ("could not load libunwind: libheaptrace-has-none.so.1: ", ", or omit --unwinder libunwind");
         assert!(text.starts_with(begin) && text.ends_with(end) && text.contains("No such file"), "{text}");
         assert!(text.contains("Debian's package is libunwind8"), "{text}");
     }

@@ -15,15 +15,15 @@ const SHOWN_LENGTH: usize = 100;
 pub enum ByNameError {
     /// No process has it.
     #[error(
-        "no process is named {name}: neither the basename of its executable nor of its argv[0]. (Executables of other \
-         users' processes can be seen by root only.)"
+        "no process is named {name}: heaptrace compares the basenames of the executable and of argv[0]. (Only root can \
+         see the executables of other users' processes.)"
     )]
     NotFound {
         /// The name.
         name: String,
     },
     /// More than one has it.
-    #[error("{} processes are named {name}; choose one of them by its id:{}", matches.len(), list(matches))]
+    #[error("{} processes are named {name}; choose one by its id:{}", matches.len(), list(matches))]
     Several {
         /// The name.
         name: String,
@@ -195,7 +195,7 @@ mod tests {
         let error = find("app", &all).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "2 processes are named app; choose one of them by its id:\n       31  app --one\n      200  app --two"
+            "2 processes are named app; choose one by its id:\n       31  app --one\n      200  app --two"
         );
     }
 

@@ -115,7 +115,7 @@ pub(super) fn await_all(pid: i32, tids: impl Iterator<Item = i32>) -> Result<Vec
         }
     }
     if !awaited.is_empty() {
-        tracing::warn!("threads {:?} could not be seen outside of clone(2)", awaited.keys());
+        tracing::warn!("threads {:?} were never seen outside clone(2)", awaited.keys());
         owing.extend(awaited.iter().filter(|(_, maker)| **maker == Maker::Runs).map(|(tid, _)| *tid));
     }
     Ok(owing)

@@ -68,13 +68,13 @@ impl Symbols {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Unsupported {
     /// Another release.
-    #[error("it is CPython {0}, and the frames of 3.8 to 3.13 are known")]
+    #[error("it is CPython {0}, and heaptrace knows the frames of 3.8 to 3.13")]
     Release(String),
     /// One without the global lock.
     #[error("it is a free-threaded build of CPython")]
     FreeThreaded,
     /// Its own table of offsets is none.
-    #[error("what it says of its own structures can't be understood")]
+    #[error("the description of its own structures can't be understood")]
     Table,
     /// Its release could not be read.
     #[error("its release could not be read")]

@@ -312,7 +312,7 @@ fn other_releases_are_named() {
         made.word(RUNTIME + 16, 1);
         Interpreter::new(&symbols(ReleaseSymbol::Number(Addr(VERSION))), &mut made).unwrap_err()
     };
-    assert_eq!(refused(0x030e_00f0).to_string(), "it is CPython 3.14, and the frames of 3.8 to 3.13 are known");
+    assert_eq!(refused(0x030e_00f0).to_string(), "it is CPython 3.14, and heaptrace knows the frames of 3.8 to 3.13");
     assert_eq!(refused(0x030d_00f0), Unsupported::FreeThreaded);
     // what stands there is another release's
     assert_eq!(refused(0x030d_01f0), Unsupported::Table);

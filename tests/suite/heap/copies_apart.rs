@@ -84,7 +84,7 @@ fn a_filter_that_comes_while_a_copy_is_read_is_not_met() {
         let output = asked.end();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{said}");
-        assert!(said.contains("is left as a zombie") && said.contains("seccomp"), "{question:?}: {said}");
+        assert!(said.contains("stays as a zombie") && said.contains("seccomp"), "{question:?}: {said}");
         running.send("well");
         assert_eq!(running.line(), "well", "{question:?}");
         running.feed(b"");
@@ -111,7 +111,7 @@ fn a_copy_holds_nothing_of_its_program_and_ends_with_it() {
         running.wait().success();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(125), "{said}");
-        assert!(said.contains("has ended while a copy of its memory was read"), "{question:?}: {said}");
+        assert!(said.contains("ended while heaptrace read a copy of its memory"), "{question:?}: {said}");
         procfs::wait_until("the copy has ended", || procfs::state(copy).is_none());
     }
 }
@@ -137,7 +137,7 @@ fn the_status_of_a_copy_is_taken_later_where_another_tracer_comes() {
         let output = asked.end();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{said}");
-        assert!(said.contains("is left as a zombie"), "{other}: {said}");
+        assert!(said.contains("stays as a zombie"), "{other}: {said}");
         assert_eq!(procfs::state(copy), Some('Z'), "{other}");
         match tracer {
             Err(attached) => {

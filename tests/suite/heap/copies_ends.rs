@@ -34,7 +34,7 @@ fn a_process_that_executes_while_it_is_copied_goes_on() {
             let said = String::from_utf8(output.stderr).unwrap();
             match output.status.code() {
                 Some(0) => answers += 1,
-                Some(125) if said.contains("become another program") => refusals += 1,
+                Some(125) if said.contains("executed another program") => refusals += 1,
                 code => panic!("{engine}: {code:?}: {said}"),
             }
             most_left = most_left.max(copies(pid).1.len());

@@ -74,13 +74,13 @@ fn j36_children_that_execute_at_once_get_no_mapping() {
 /// allocate meanwhile is not seen, which is told; of all else nothing is missing.
 #[test]
 fn j37_children_in_vfork_get_their_parents_as_tracers() {
-    let program = Program::fixture("traceme_in_vfork").stays_on_trap("threads have run while a child was let go");
+    let program = Program::fixture("traceme_in_vfork").stays_on_trap("threads ran while heaptrace let a child go");
     for options in [&[][..], &["-f"]] {
         let traced = program.traced_with(&[&["--engine", "jump"], options].concat());
         assert_eq!(traced.ended.text(), "debugged\n", "{options:?}: {}", traced.ended.stderr);
         let (report, ledger) = (&traced.report, program.ledger());
         assert_eq!(report.text("/engine"), "jump");
-        assert!(report.0["warnings"].to_string().contains("its parent was to trace it"), "{}", traced.ended.stderr);
+        assert!(report.0["warnings"].to_string().contains("for its parent to trace"), "{}", traced.ended.stderr);
         let seen = |site| report.site_sum(&[site], "/allocated/objects");
         assert_eq!(seen("borrower_allocate"), 20);
         assert_eq!(report.site_sum(&["borrower_allocate"], "/freed/objects"), 20);

@@ -47,7 +47,7 @@ fn a_function_that_is_entered_behind_its_first_instruction_is_left_at_stops() {
             assert_blocks(&traced);
             let told = traced.report.list("/warnings").iter().any(|one| {
                 let one = one.to_string();
-                one.contains("has seen calls of ") && one.contains("malloc") && one.contains(why)
+                one.contains("recorded calls of ") && one.contains("malloc") && one.contains(why)
             });
             assert!(told, "{shown}");
         }

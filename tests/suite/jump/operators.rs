@@ -64,13 +64,13 @@ fn j28_an_unwinder_without_a_name_is_told() {
     for (stripped, expected) in [(&["-s"][..], 1), (&[], 0)] {
         let library = fixtures::library_with("bundle", &[&flags[..], stripped].concat());
         let program = Program::fixture("own_operators").env("LD_PRELOAD", &library).args(["400", "10"]);
-        let program = program.stays_on_trap("by code that has no name");
+        let program = program.stays_on_trap("from code without symbols");
         let plain = program.plain().success().text();
         let traced = program.traced_with(&["--engine", "jump"]);
         assert_eq!(traced.ended.text(), plain, "{}", traced.ended.stderr);
         assert_sites(&traced.report, &program.ledger());
         let warnings = traced.report.list("/warnings");
-        let told = |warning: &&serde_json::Value| warning.to_string().contains("by code that has no name");
+        let told = |warning: &&serde_json::Value| warning.to_string().contains("from code without symbols");
         assert_eq!(warnings.iter().filter(told).count(), expected, "{}", traced.ended.stderr);
     }
 }

@@ -11,7 +11,7 @@ use crate::support::report::functions_of;
 fn j03_one_address_is_traded_by_two_threads() {
     let program = Program::fixture("one_address")
         .args(["100000"])
-        .stays_on_trap("has seen calls of calloc, as the first instructions");
+        .stays_on_trap("recorded calls of calloc, as the first instructions");
     let traced = by("jump", &program, &[]);
     assert_eq!(traced.ended.text(), "done\n");
     let report = &traced.report;
@@ -32,8 +32,8 @@ fn j03_one_address_is_traded_by_two_threads() {
 fn j08_functions_of_both_engines_keep_their_order() {
     let program = Program::fixture("one_address")
         .args(["1200", "realloc"])
-        .stays_on_trap("has seen calls of realloc, as a branch leads into the first instructions")
-        .stays_on_trap("has seen calls of calloc, as the first instructions");
+        .stays_on_trap("recorded calls of realloc, as a branch leads into the first instructions")
+        .stays_on_trap("recorded calls of calloc, as the first instructions");
     let traced = by("jump", &program, &[]);
     assert_eq!(traced.ended.text(), "done\n");
     let report = &traced.report;

@@ -57,7 +57,7 @@ fn j38_a_filtered_process_is_let_go() {
 #[test]
 fn j40_what_is_ours_is_unmapped() {
     for what in ["shared", "code", "all"] {
-        let program = Program::fixture("unmaps_strangers").args([what]).stays_on_trap("could not be used any more");
+        let program = Program::fixture("unmaps_strangers").args([what]).stays_on_trap("became unusable");
         assert_eq!(program.plain().text(), "unmapped 0\n");
         // and where the routine's shortest parts are what finds it gone
         let sampled = program.traced_with(&["--engine", "jump", "--sample-interval", "512k"]);

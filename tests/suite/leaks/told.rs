@@ -101,7 +101,7 @@ fn pointers_that_the_kernel_holds() {
     assert_eq!(checked.report.list("/leaks/untold"), &[] as &[Value], "{}", checked.ended.stderr);
     let checked = program.clone().args(["request"]).checked(&["--explain", "signal_stack"]);
     assert_eq!(checked.report.list("/leaks/untold"), ["aio"], "{}", checked.ended.stderr);
-    assert!(checked.ended.stderr.contains("it could not be asked for (aio)"), "{}", checked.ended.stderr);
+    assert!(checked.ended.stderr.contains("heaptrace could not read (aio)"), "{}", checked.ended.stderr);
     assert!(checked.ended.stderr.contains("signal stack of thread"), "{}", checked.ended.stderr);
 }
 
@@ -168,7 +168,7 @@ fn threads_that_cannot_be_asked_for_their_signal_stacks_are_counted() {
         procfs::wait_until("it is stopped", || procfs::state(of_process.as_raw()) == Some('T'));
         let text = Command::new(env!("CARGO_BIN_EXE_heaptrace")).args(["leaks", pid]).output().unwrap().stdout;
         let text = String::from_utf8(text).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(text.contains("4 threads could not be asked for their signal stacks"), "{text}");
+        assert!(text.contains("heaptrace could not read the signal stacks of 4 threads"), "{text}");
         let answer = lost_in(&[pid]);
         kill(of_process, Signal::SIGCONT).unwrap();
         answer

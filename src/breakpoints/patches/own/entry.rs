@@ -21,28 +21,28 @@ pub const LONGEST_MOVED: usize = JUMP_LEN - 1 + 15;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Error)]
 pub enum EntryError {
     /// The function is shorter than the jump, or its code can't be decoded.
-    #[error("code that is shorter than a jump, or can't be decoded, has no room for one")]
+    #[error("the code is shorter than a jump, or can't be decoded")]
     TooShort,
     /// Its own code jumps to one of the bytes that would be replaced.
-    #[error("a branch leads into the first instructions, which a jump would take the place of")]
+    #[error("a branch leads into the first instructions, which a jump would replace")]
     JumpsBack,
     /// It branches back to its first instruction: the jump there would have each round recorded as a call.
-    #[error("a branch leads back to the first instruction, which would be recorded as another call")]
+    #[error("a branch leads back to the first instruction, which would count as another call")]
     LoopsToEntry,
     /// It has a jump whose target can't be told: a table of its own, a computed goto, a thunk.
-    #[error("jumps to computed addresses may lead into the first instructions, which a jump would take the place of")]
+    #[error("jumps to computed addresses may lead into the first instructions, which a jump would replace")]
     JumpsAnywhere,
     /// Something else in its module leads to one of the bytes that would be replaced.
     #[error(
-        "something else in the module (a branch, an address, a symbol or a handler of exceptions) leads into the first instructions, which a jump \
-         would take the place of"
+        "something else in the module (a branch, an address, a symbol or an exception handler) leads into the first \
+         instructions, which a jump would replace"
     )]
     LedInto,
     /// One of its first instructions can't be moved.
-    #[error("the first instructions can't be moved out of a jump's way")]
+    #[error("the first instructions can't be moved to make room for a jump")]
     Immovable,
     /// What its first instructions refer to is out of reach from where they are moved to.
-    #[error("what the first instructions refer to is out of reach from the memory that was added")]
+    #[error("the memory that heaptrace added is too far from what the first instructions refer to")]
     OutOfReach,
 }
 

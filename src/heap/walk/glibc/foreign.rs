@@ -1,6 +1,6 @@
 //! What of the brk area is not malloc's: the program has taken it by sbrk(3) itself.
 
-use super::{Seen, Sources, Walk, Window, arenas, brk_heap, main_regions, parameters, walk_region};
+use super::{ChunkLinks, Sources, Walk, Window, arenas, brk_heap, main_regions, parameters, walk_region};
 use crate::base::addr::Addr;
 use crate::base::memory::ReadMemory;
 use std::ops::Range;
@@ -23,7 +23,7 @@ pub fn foreign(sources: &Sources<'_>, memory: &mut dyn ReadMemory) -> Vec<Range<
     };
     let mut walk = Walk::default();
     let first = range.start;
-    walk_region(&mut walk, Some(0), books, range, main.top, &mut Seen::default(), &mut window);
+    walk_region(&mut walk, Some(0), books, range, main.top, &mut ChunkLinks::default(), &mut window);
     let mut parts = vec![heap.start..first];
     let mut end = first;
     for chunk in &walk.chunks {

@@ -3,7 +3,7 @@
 
 use super::super::window::Window;
 use super::super::{Chunk, Fault, Finding, State, Walk};
-use super::Seen;
+use super::ChunkLinks;
 use super::arenas::{BINS_WORDS, FAST_BINS, Found};
 use crate::base::addr::Addr;
 use std::collections::{HashMap, HashSet};
@@ -29,7 +29,7 @@ const HALF_DONE: usize = 1;
 const SPARE: usize = 1 << 20;
 
 /// Marks what thread caches and fast bins hold, and looks whether bins lead to free chunks.
-pub(super) fn note(walk: &mut Walk, found: &Found, seen: &Seen, window: &mut Window<'_>) {
+pub(super) fn note(walk: &mut Walk, found: &Found, seen: &ChunkLinks, window: &mut Window<'_>) {
     let first = first_chunks(walk);
     let mut links = walk.chunks.len() + SPARE;
     for &number in &seen.may_be_caches {
@@ -249,7 +249,7 @@ fn linked(
 }
 
 /// Looks whether the bins lead to free chunks and back.
-fn check_bins(walk: &mut Walk, bins: Addr, links: &mut usize, seen: &Seen, window: &mut Window<'_>) {
+fn check_bins(walk: &mut Walk, bins: Addr, links: &mut usize, seen: &ChunkLinks, window: &mut Window<'_>) {
     for bin in 0..BINS_WORDS / 2 {
         let head = bins.add(16 * bin).sub(16);
         let mut at = window.lone_word(head.add(16)).unwrap_or(head.0);

@@ -149,7 +149,7 @@ impl Layout {
     }
 
     /// Whether the bits of a slab's regions are as many as it says, and none lie behind the last region.
-    fn fits(self, told: &Told, regions: u64) -> bool {
+    fn fits(self, told: &ExtentRecord, regions: u64) -> bool {
         let mut free = 0;
         for number in 0..regions.div_ceil(64) {
             let Some(word) = told.word(self.regions + 8 * number) else { return false };
@@ -164,7 +164,7 @@ impl Layout {
 
 /// An extent's structure, all read at one moment: the program may go on changing it.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct ExtentRecord {
     structure: Addr,
     words: [u64; WORDS],
     /// How many of the words could be read.
@@ -177,14 +177,14 @@ struct Told {
 /// The words of a structure, with those of the bits of most regions.
 const WORDS: usize = (112 + MAX_REGIONS / 8) as usize / 8;
 
-impl Told {
+impl ExtentRecord {
     /// The word at this place of the structure.
     fn word(&self, place: u64) -> Option<u64> {
         self.words.get(..self.read)?.get(usize::try_from(place / 8).ok()?).copied()
     }
 }
 
-fn told(structure: Addr, window: &mut Window<'_>) -> Option<Told> {
+fn told(structure: Addr, window: &mut Window<'_>) -> Option<ExtentRecord> {
     let mut words = [0; WORDS];
     let mut read = 0;
     for (to, place) in words.iter_mut().zip((0..).step_by(8)) {
@@ -192,10 +192,10 @@ fn told(structure: Addr, window: &mut Window<'_>) -> Option<Told> {
         *to = word;
         read += 1;
     }
-    let told = Told { structure, words, read, bits: 0, address: Addr::NULL, size: 0 };
+    let told = ExtentRecord { structure, words, read, bits: 0, address: Addr::NULL, size: 0 };
     let (bits, address, size) = (told.word(BITS)?, Addr(told.word(ADDRESS)?), told.word(SIZE)? & !(PAGE - 1));
     let is_possible = size > 0 && page_of(address).0.checked_add(size).is_some_and(|end| end < 1 << 47);
-    is_possible.then_some(Told { bits, address, size, ..told })
+    is_possible.then_some(ExtentRecord { bits, address, size, ..told })
 }
 
 /// How many regions of a class a slab has.
@@ -215,7 +215,7 @@ pub(super) fn read(entries: &[Entry], findings: &mut Vec<Finding>, memory: &mut 
     let mut extents = Extents::default();
     for entry in &entries {
         let told = told(entry.extent, &mut window);
-        let is_there = |told: &Told| page_of(told.address) == entry.page;
+        let is_there = |told: &ExtentRecord| page_of(told.address) == entry.page;
         let Some(told) = told.filter(is_there) else {
             note(findings, entry.page, Fault::Entry);
             continue;
@@ -225,7 +225,7 @@ pub(super) fn read(entries: &[Entry], findings: &mut Vec<Finding>, memory: &mut 
             note(findings, entry.page, Fault::Entry);
         }
         let arena = told.bits & ARENA;
-        let Told { structure, size, .. } = told;
+        let ExtentRecord { structure, size, .. } = told;
         extents.all.push(Extent { structure, at: entry.page, size, arena, holds });
     }
     extents.all.sort_unstable_by_key(|extent| extent.at);
@@ -243,7 +243,7 @@ pub(super) fn read(entries: &[Entry], findings: &mut Vec<Finding>, memory: &mut 
 }
 
 /// What an extent is used for.
-fn holds(told: &Told, layout: Layout, bits: &mut Vec<u64>) -> Holds {
+fn holds(told: &ExtentRecord, layout: Layout, bits: &mut Vec<u64>) -> Holds {
     let class = layout.class_in(told.bits);
     // one in no use may still say that it is a slab
     if class >= CLASSES || !layout.is_active(told.bits) {
@@ -272,7 +272,7 @@ fn holds(told: &Told, layout: Layout, bits: &mut Vec<u64>) -> Holds {
 fn layout(entries: &[Entry], window: &mut Window<'_>) -> Option<Layout> {
     let slabs: Vec<&Entry> = entries.iter().filter(|entry| entry.is_slab).collect();
     let step = slabs.len().div_ceil(SAMPLE).max(1);
-    let sample: Vec<(Told, u64)> = slabs
+    let sample: Vec<(ExtentRecord, u64)> = slabs
         .into_iter()
         .step_by(step)
         .filter_map(|entry| Some((told(entry.extent, window)?, u64::from(entry.class))))

@@ -143,7 +143,7 @@ fn other_files_are_refused_with_the_way_out() {
         error(text.replacen(from, to, 1).as_bytes())
     };
     for (message, part) in [
-        (error(b""), "no report of heaptrace"),
+        (error(b""), "not a report of heaptrace"),
         (error(b"{\"version\": 1}"), "`heaptrace_version`"),
         (error(b"[]"), "`heaptrace_version`"),
         (changed("\"version\":3,", "\"version\":4,"), "a report of version 4, this heaptrace reads versions 1 to 3"),

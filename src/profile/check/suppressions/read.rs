@@ -96,7 +96,7 @@ fn sanitizer(lines: &Lines<'_>, line: &str) -> Result<Option<SuppressionRule>, S
     if kind != "leak" {
         let advice = if matches!(kind, "fun" | "obj" | "src") { " outside of an entry `{ … }`" } else { "" };
         return Err(lines.error(format!(
-            "`{}:`{advice} is no kind of suppression; leaks are suppressed by `leak:PATTERN`",
+            "`{}:`{advice} is not a kind of suppression; `leak:PATTERN` suppresses leaks",
             short(kind)
         )));
     }
@@ -129,7 +129,9 @@ fn valgrind(lines: &mut Lines<'_>) -> Result<Option<SuppressionRule>, Suppressio
     let errors = errors(kind);
     let is_leak = kind == "Leak";
     if !is_leak && is_nearly_leak(kind) {
-        return Err(lines.error(format!("`Memcheck:{}` is no kind of error; leaks are `Memcheck:Leak`", short(kind))));
+        return Err(
+            lines.error(format!("`Memcheck:{}` is not a kind of error; leaks are `Memcheck:Leak`", short(kind)))
+        );
     }
     if !is_leak && errors.is_empty() {
         return skip(lines).map(|()| None);
@@ -198,7 +200,8 @@ fn leak_kinds(lines: &Lines<'_>, kinds: &str) -> Result<[bool; 4], SuppressionEr
             Some((_, class)) => *class = true,
             None => {
                 return Err(lines.error(format!(
-                    "`{}` is no kind of leak; there are definite, indirect, possible, reachable, and all or none alone",
+                    "`{}` is not a kind of leak; there are definite, indirect, possible, reachable, and all or none \
+                     alone",
                     short(kind)
                 )));
             }

@@ -123,7 +123,7 @@ fn errors_are_hidden_by_entries_of_their_kind() {
 #[test]
 fn mistakes_are_told_with_their_line() {
     let cases = [
-        ("\nleek:x", 2, "no kind of suppression"),
+        ("\nleek:x", 2, "not a kind of suppression"),
         ("foo", 1, "neither"),
         ("leak:", 1, "every leak"),
         ("fun:malloc", 1, "outside of an entry"),
@@ -131,12 +131,12 @@ fn mistakes_are_told_with_their_line() {
         ("# c\n{\n name", 3, "ends here"),
         ("{\nname\nMemcheck", 3, "TOOL:KIND"),
         ("{\nname\n:Leak\n}", 3, "TOOL:KIND"),
-        ("{\nname\nMemcheck:Leek\nfun:a\n}", 3, "no kind of error"),
+        ("{\nname\nMemcheck:Leek\nfun:a\n}", 3, "not a kind of error"),
         ("{\nname\nMemcheck:Leak\n}", 4, "without a stack"),
         ("{\nname\nMemcheck:Leak\n...\n}", 5, "every leak"),
         ("{\nname\nMemcheck:Leak\nfun:\n}", 4, "without a name"),
         ("{\nname\nMemcheck:Leak\nfan:x\n}", 4, "should be"),
-        ("{\nname\nMemcheck:Leak\nmatch-leak-kinds: definitely\nfun:x\n}", 4, "no kind of leak"),
+        ("{\nname\nMemcheck:Leak\nmatch-leak-kinds: definitely\nfun:x\n}", 4, "not a kind of leak"),
         ("{\nname\nMemcheck:Leak\nfun:x\nmatch-leak-kinds: all\n}", 5, "before the stack"),
         ("{\nname\nMemcheck:Cond\nfun:x\n{\nname", 5, "is missing"),
         ("{\nname\nMemcheck:Leak\nfun:x", 4, "ends here"),

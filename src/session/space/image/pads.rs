@@ -80,7 +80,7 @@ impl Image {
         let mut bytes = vec![0; usize::try_from(size.min(PAGE_SIZE)).unwrap_or(0)];
         let n = self.memory.read_uncached(start, &mut bytes);
         let zeros = bytes[..n].iter().rev().take_while(|&&b| b == 0).count();
-        // The bytes next to the code may belong to it, where its size is not told exactly.
+        // The bytes next to the code may belong to it, where its exact size is unknown.
         let first = (n - zeros) as u64;
         self.code.own().add_region(start.add(first), zeros as u64, Some(module));
     }

@@ -113,7 +113,7 @@ impl Modules {
 
     /// The family of an allocation that came through operator new or one of its kin, whose stack is `stack`. operator
     /// new[] jumps to operator new: which of them was called only the program's own call instruction tells. And whether
-    /// that is known for good, also if it can't be told.
+    /// that is known for good, also if it can't be found out.
     pub fn family_through_wrapper(&mut self, image: &Image, stack: StackId) -> (Option<Family>, bool) {
         if let Some(&known) = self.stack_families.get(&stack) {
             return (Some(known), true);
@@ -122,7 +122,7 @@ impl Modules {
         let caller = frames.iter().map(|frame| frame.addr.raw()).find(|addr| self.wrapper_at(addr.sub(1)).is_none());
         let family = caller.and_then(|return_addr| self.family_of_callee(image, return_addr));
         let is_known = family.is_some() || caller.is_none_or(|return_addr| self.is_callee_known(return_addr));
-        // What can't be told may be once other modules have come.
+        // What can't be found out now may be known once other modules are loaded.
         if let Some(family) = family {
             self.stack_families.insert(stack, family);
         }

@@ -43,8 +43,8 @@ impl Modules {
     pub(in crate::session::space) fn await_frames(&mut self, module: ModuleId, late: Pending<Option<Section>>) {
         if let Some(record) = self.loaded.record(module) {
             self.findings.warnings.push(format!(
-                "the unwind tables of {} are in its debug file, or compressed, and take long to read: stacks through it are \
-                 marked as guessed until they are there",
+                "the unwind tables of {} are in its debug file, or compressed, and take long to read: until then, \
+                 stacks through it are marked as guessed",
                 record.path.display()
             ));
         }

@@ -1,6 +1,6 @@
 //! What a function is whose entry a thread has reached, besides the allocator's.
 
-use crate::allocators::frameworks::{Hook, Told, told};
+use crate::allocators::frameworks::{Hook, HookEvent, told};
 use crate::base::addr::{Addr, FunctionId};
 use crate::session::space::OriginalMemory;
 use crate::session::space::image::Image;
@@ -31,7 +31,7 @@ impl Modules {
     }
 
     /// What a framework tells where a thread has entered this function of it.
-    pub fn told_by_framework(&mut self, image: &mut Image, hook: Hook, arguments: &[u64; 6]) -> Option<Told> {
+    pub fn told_by_framework(&mut self, image: &mut Image, hook: Hook, arguments: &[u64; 6]) -> Option<HookEvent> {
         let unwinder = &mut self.unwinder;
         let mut begins_function = |addr| unwinder.begins_function(addr);
         let mut memory = OriginalMemory { memory: &mut image.memory, patches: image.code.patches() };

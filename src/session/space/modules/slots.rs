@@ -90,7 +90,8 @@ impl Modules {
                 {
                     let (name, caller, place) = (table.name(function), module.name(), self.place_in_module(at));
                     unseen.push(format!(
-                        "calls of {name} by {caller} go to {place}, where no probe stands: what is allocated or freed there is missed"
+                        "calls of {name} by {caller} go to {place}, which has no probe: heaptrace misses what they \
+                         allocate or free"
                     ));
                 }
             }
