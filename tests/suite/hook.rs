@@ -93,7 +93,7 @@ fn interrupt_ends_the_command() {
     let ended = running.wait();
     assert_eq!(ended.code(), 125);
     assert!(ended.stderr.contains("was ended by Ctrl-C (SIGINT)"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("report.json, which is whole"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("report.json; that file is complete"), "{}", ended.stderr);
     assert!(output.exists());
 }
 
@@ -126,7 +126,7 @@ fn a_command_that_hangs_holds_neither_the_parts_nor_the_end_up() {
     for said in [
         "waiting up to 30 s for --on-profile",
         "was ended after 30 s for",
-        "part.000001.json, which is whole",
+        "part.000001.json; that file is complete",
         "not run for",
     ] {
         assert!(ended.stderr.contains(said), "{said}: {}", ended.stderr);

@@ -239,7 +239,7 @@ fn programs_beyond_its_reach_are_told() {
     let program = Program::fixture("seccomp");
     let traced = program.start_traced(&["--engine", "jump"]).wait();
     let told = traced.stderr.replace(['\n', ' '], "");
-    assert!(told.contains("thetrapengine,notthejumpengine,hasseenseccomp"), "{}", traced.stderr);
+    assert!(told.contains("thetrapengine,notthejumpengine,recordedseccomp"), "{}", traced.stderr);
 }
 
 /// J29, J30: an allocator that walks the stack of its caller must not meet our return address there.

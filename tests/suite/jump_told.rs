@@ -45,7 +45,7 @@ fn more_threads_than_there_is_room_for_are_told() {
     let traced = program.traced_with(&["--engine", "jump"]);
     assert_sites(&traced.report, &program.ledger());
     traced.report.assert_no_anomaly();
-    assert!(summary(&traced).contains("as more than 96 threads lived"), "{}", traced.ended.stderr);
+    assert!(summary(&traced).contains("has room for 96 threads at once"), "{}", traced.ended.stderr);
 }
 
 /// J38: a seccomp filter that comes when the process is on the jump engine already, and ends the process for what

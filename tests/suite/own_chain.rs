@@ -64,7 +64,7 @@ fn heaptrace_refuses_the_heaptrace_that_started_it_and_its_guardian() {
     for follow in [None, Some("-f")] {
         for (of, name) in [
             ("$PPID", "(heaptrace)"),
-            ("$(pgrep -P $PPID -f '^guardian stand-guard')", "(heaptrace), that one by process "),
+            ("$(pgrep -P $PPID -f '^guardian stand-guard')", "(heaptrace), which is traced by process "),
         ] {
             let script = match follow {
                 None => forbidden(&format!("{attach} {of}")),
