@@ -115,14 +115,13 @@ impl Level {
         (older < self.births.len()).then(|| self.births.get((self.oldest + older) % STEPS).copied())?
     }
 
-    /// How many are not later than this allocation.
+    /// How many are not later than this allocation. Nobody can guess where it lies, so that the search has no branch
+    /// that depends on it: [`slice::partition_point`] in one of the two runs that the ring consists of.
     fn first_after(&self, number: u64) -> usize {
-        let (mut low, mut high) = (0, self.births.len());
-        while low < high {
-            let middle = low.midpoint(high);
-            if self.at(middle).is_some_and(|birth| birth.number <= number) { low = middle + 1 } else { high = middle }
-        }
-        low
+        let (newer, older) = self.births.split_at_checked(self.oldest).unwrap_or_default();
+        let among = |births: &[Birth]| births.partition_point(|birth| birth.number <= number);
+        let is_newer = newer.first().is_some_and(|birth| birth.number <= number);
+        if is_newer { older.len() + among(newer) } else { among(older) }
     }
 }
 
