@@ -132,6 +132,13 @@ pub struct LiveBlock {
     pub inherited: bool,
 }
 
+/// So many events before one the table of blocks is asked for the line of its block. The processor has room for some
+/// tens of lines that are on their way.
+const FAR: usize = 16;
+
+/// So many before one that line has come, and what it says is asked for.
+const NEAR: usize = 6;
+
 /// An interned site.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SiteId(pub u32);
@@ -249,11 +256,19 @@ impl HeapModel {
         }
     }
 
-    /// Events of the blocks at these addresses follow: fetches what is known of all of them, so that each does not wait
-    /// for memory by itself.
-    #[inline]
-    pub fn look_ahead(&self, blocks: impl Iterator<Item = Addr>) {
-        blocks.for_each(|block| self.blocks.prefetch(block));
+    /// Event number `at` of a row of them follows, and `block` says which blocks they are about: fetches what is known
+    /// of those to come, so that no event waits for memory by itself.
+    #[inline(always)]
+    pub fn look_ahead(&self, at: usize, block: impl Fn(usize) -> Option<Addr>) {
+        if at == 0 {
+            (0..FAR).filter_map(&block).for_each(|block| self.blocks.prefetch(block));
+        }
+        if let Some(far) = block(at + FAR) {
+            self.blocks.prefetch(far);
+        }
+        if let Some(site) = block(at + NEAR).and_then(|near| self.blocks.look_closer(near)) {
+            self.sites.prefetch(site);
+        }
     }
 
     /// Takes one event, in the order in which they were reported.

@@ -31,7 +31,7 @@ impl<C: Clone + Default> Chunk<C> {
     }
 
     /// The contents.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self) -> &C {
         match self {
             Self::Own(contents) => contents,
@@ -40,7 +40,7 @@ impl<C: Clone + Default> Chunk<C> {
     }
 
     /// The contents, to be changed: copied if a view still has them.
-    #[inline]
+    #[inline(always)]
     pub fn get_mut(&mut self) -> &mut C {
         if matches!(self, Self::Shared(_)) {
             self.take_back();
@@ -53,6 +53,7 @@ impl<C: Clone + Default> Chunk<C> {
     }
 
     #[cold]
+    #[inline(never)]
     fn take_back(&mut self) {
         if let Self::Shared(shared) = self {
             *self = Self::Own(match Arc::get_mut(shared) {

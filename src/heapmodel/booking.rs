@@ -8,7 +8,7 @@ use super::reallocs::{OldBlock, Realloc};
 use super::traits::Traits;
 use super::{HeapModel, SiteKey};
 use crate::base::addr::{Addr, FunctionId, StackId};
-use crate::base::figures::{Amount, TimelinePoint, Totals};
+use crate::base::figures::{Amount, Totals};
 use crate::base::sampling::weighted_bytes;
 use crate::event::{Call, Preexisting};
 
@@ -280,10 +280,10 @@ impl HeapModel {
         contradicts
     }
 
+    #[inline(always)]
     pub(super) fn add_timeline_point(&mut self) {
-        let t_ns = self.now_ns;
         let Totals { live_bytes, allocations, .. } = self.figures.totals;
-        self.timeline.record(TimelinePoint { t_ns, live_bytes, allocations });
+        self.timeline.record(self.now_ns, live_bytes, allocations);
     }
 }
 

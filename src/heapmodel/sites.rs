@@ -6,6 +6,7 @@ use super::{SiteKey, SiteStats, SiteTable};
 use crate::base::addr::{FunctionId, StackId};
 use crate::base::chunk::Chunk;
 use crate::base::figures::Amount;
+use crate::base::prefetch::prefetch;
 use hashbrown::HashTable;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
@@ -87,6 +88,7 @@ impl Site {
 
     /// Must be called before `live` changes. `epoch` counts the maxima of the heap so far: if there was a new one since
     /// the last change, then what is live now was live then.
+    #[inline(always)]
     pub(super) fn keep_peak_figures(&mut self, epoch: u64) {
         if self.peak_epoch != epoch {
             self.peak_epoch = epoch;
@@ -137,10 +139,12 @@ impl Site {
         }
     }
 
+    #[inline(always)]
     fn is(&self, key: &SiteKey) -> bool {
         self.size == key.size && self.is_but_for_size(key)
     }
 
+    #[inline(always)]
     fn is_but_for_size(&self, key: &SiteKey) -> bool {
         self.stack == key.stack
             && self.task == key.task
@@ -199,10 +203,21 @@ impl Sites {
         }
     }
 
+    /// Has a site fetched, of which blocks are given back soon.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, id: u32) {
+        if let Some(site) = self.get(id) {
+            prefetch(&site.size);
+            prefetch(&site.peak_epoch);
+        }
+    }
+
+    #[inline(always)]
     pub(super) fn get(&self, id: u32) -> Option<&Site> {
         site(&self.chunks, id)
     }
 
+    #[inline(always)]
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Site> {
         self.chunks.get_mut(id as usize / CHUNK)?.get_mut().get_mut(id as usize % CHUNK)
     }
@@ -429,6 +444,7 @@ const fn place_of(key: &SiteKey, places: usize) -> usize {
     rest.wrapping_add(key.stack.0 as usize) & places.wrapping_sub(1)
 }
 
+#[inline(always)]
 fn site(chunks: &[Chunk<Vec<Site>>], id: u32) -> Option<&Site> {
     chunks.get(id as usize / CHUNK)?.get().get(id as usize % CHUNK)
 }

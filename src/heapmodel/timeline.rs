@@ -33,24 +33,27 @@ impl Timeline {
         Self { intervals: Vec::new(), shift: FIRST_SHIFT, current: Interval::default(), end_ns: 0 }
     }
 
+    /// Takes what is so now. The numbers come one by one, in registers: a point on the stack would be written in words
+    /// and read in pairs of them, for which the processor waits.
     #[inline(always)]
-    pub(super) fn record(&mut self, mut point: TimelinePoint) {
+    pub(super) fn record(&mut self, t_ns: u64, live_bytes: u64, allocations: u64) {
         // Several threads' clocks are read in another order than their events are handled. The end of an interval is
         // later than all in it.
-        point.t_ns = point.t_ns.min(u64::MAX - 1).max(self.current.last.t_ns);
-        if point.t_ns < self.end_ns {
-            self.current.last = point;
-            if point.live_bytes > self.current.highest.live_bytes {
-                self.current.highest = point;
+        let t_ns = t_ns.min(u64::MAX - 1).max(self.current.last.t_ns);
+        if t_ns < self.end_ns {
+            self.current.last = TimelinePoint { t_ns, live_bytes, allocations };
+            if live_bytes > self.current.highest.live_bytes {
+                self.current.highest = TimelinePoint { t_ns, live_bytes, allocations };
             }
         } else {
-            self.begin_interval(point);
+            self.begin_interval(t_ns, live_bytes, allocations);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn begin_interval(&mut self, point: TimelinePoint) {
+    fn begin_interval(&mut self, t_ns: u64, live_bytes: u64, allocations: u64) {
+        let point = TimelinePoint { t_ns, live_bytes, allocations };
         self.intervals.extend(self.newest());
         // the one that begins is another one
         while self.intervals.len() >= MAX_INTERVALS {
@@ -93,7 +96,7 @@ mod tests {
         let mut timeline = Timeline::new();
         let live = |n: u64| if n == 77_777 { 9_999 } else { n % 100 };
         for n in 0..200_000u64 {
-            timeline.record(TimelinePoint { t_ns: n * 777, live_bytes: live(n), allocations: n });
+            timeline.record(n * 777, live(n), n);
         }
         let points = timeline.points();
         assert!(points.len() <= 1024 && points.len() > 200, "{}", points.len());
@@ -107,7 +110,7 @@ mod tests {
     fn the_state_before_a_pause_is_kept() {
         let mut timeline = Timeline::new();
         for (t_ns, live_bytes) in [(1, 100), (2, 0), (10_000_000_000, 5)] {
-            timeline.record(TimelinePoint { t_ns, live_bytes, allocations: 0 });
+            timeline.record(t_ns, live_bytes, 0);
         }
         let points: Vec<_> = timeline.points().iter().map(|p| (p.t_ns, p.live_bytes)).collect();
         assert_eq!(points, [(1, 100), (2, 0), (10_000_000_000, 5)]);
@@ -117,21 +120,21 @@ mod tests {
     fn any_times_are_taken() {
         let mut timeline = Timeline::new();
         for t_ns in [5, u64::MAX, 0, u64::MAX - 1] {
-            timeline.record(TimelinePoint { t_ns, live_bytes: 0, allocations: 0 });
+            timeline.record(t_ns, 0, 0);
         }
         assert!(timeline.points().is_sorted_by_key(|p| p.t_ns));
         let mut ends_late = Timeline::new();
         for n in 0..400 {
-            ends_late.record(TimelinePoint { t_ns: n << FIRST_SHIFT, live_bytes: 0, allocations: n });
+            ends_late.record(n << FIRST_SHIFT, 0, n);
         }
         for allocations in 400..100_000 {
-            ends_late.record(TimelinePoint { t_ns: u64::MAX, live_bytes: 0, allocations });
+            ends_late.record(u64::MAX, 0, allocations);
         }
         assert_eq!(ends_late.points().len(), 402, "of what came before nothing is lost");
         for n in 0..64u32 {
             let mut spread = Timeline::new();
             for k in 0..2000u64 {
-                spread.record(TimelinePoint { t_ns: k << n, live_bytes: 0, allocations: 0 });
+                spread.record(k << n, 0, 0);
             }
             assert!(spread.points().len() <= 1024);
         }

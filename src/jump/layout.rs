@@ -273,6 +273,7 @@ pub enum Mode {
 const _: () = assert!(CELL_MODE.is_multiple_of(8) && CELL_DEPTH == CELL_MODE + 4 && Mode::Record as u32 == 0);
 
 /// Where a cell begins in the shared region.
+#[inline(always)]
 pub const fn cell_at(cell: u64) -> u64 {
     CELL_AREA + cell * CELL_SIZE
 }
@@ -395,12 +396,14 @@ pub const RING_SIZE: u64 = RING_MOST * RECORD_SIZE;
 pub const AHEAD: u64 = 8 * RECORD_SIZE;
 
 /// Where the ring of a cell begins in the shared region.
+#[inline(always)]
 pub const fn ring_at(cell: u64) -> u64 {
     RING_AREA + cell * RING_SIZE
 }
 
 /// Where in the shared region the record with this number is, in a ring of a cell that has room for `records` (a power
 /// of two). A number that is none gives a place in that ring all the same.
+#[inline(always)]
 pub const fn record_at(cell: u64, records: u64, number: u64) -> u64 {
     ring_at(cell) + (number & records.wrapping_sub(1) & (RING_MOST - 1)) * RECORD_SIZE
 }

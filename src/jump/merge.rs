@@ -62,6 +62,7 @@ pub enum RecordedStack {
 
 impl RecordedStack {
     /// As the second word of a record, or of a frame, has it.
+    #[inline(always)]
     pub const fn of(what: u64) -> Self {
         let number = what as u32;
         if what & FLAG_LISTED != 0 {
@@ -104,7 +105,7 @@ impl Record {
     }
 
     /// From its bytes. None if it is of no known kind.
-    #[inline]
+    #[inline(always)]
     pub fn of(words: &[u64; (RECORD_SIZE / 8) as usize]) -> Option<Self> {
         let at = |offset: u64| words.get((offset / 8) as usize).copied().unwrap_or(0);
         let what = at(RECORD_WHAT);
@@ -316,22 +317,25 @@ impl Ring {
         self.taken != self.second && self.taken < self.first
     }
 
+    #[inline(always)]
     fn at(&self) -> u64 {
         self.record(self.taken)
     }
 
     /// Where the record of this number is.
+    #[inline(always)]
     fn record(&self, number: u64) -> u64 {
         record_at(self.cell.into(), self.records, number)
     }
 
+    #[inline(always)]
     fn peek<S: Shared + ?Sized>(&self, shared: &S) -> Option<u64> {
         // no key is the largest number, but the program may write there
         (self.taken != self.second).then(|| shared.word(self.at() + RECORD_KEY).min(u64::MAX - 1))
     }
 
     /// Reads the next record and gives its place back. None if it is none.
-    #[inline]
+    #[inline(always)]
     fn take<S: Shared + ?Sized>(&mut self, shared: &S) -> Option<Record> {
         let mut words = [0; (RECORD_SIZE / 8) as usize];
         let ahead = self.taken.wrapping_add(READ_AHEAD);

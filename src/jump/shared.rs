@@ -35,6 +35,7 @@ pub trait Shared {
 }
 
 /// Whether `len` bytes at `offset` lie in the region.
+#[inline(always)]
 pub const fn lies_inside(offset: u64, len: u64) -> bool {
     len <= SHARED_SIZE && offset <= SHARED_SIZE - len
 }

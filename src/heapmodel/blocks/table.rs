@@ -90,9 +90,30 @@ impl Table {
     /// Has the lines of an address's first bucket fetched.
     #[inline(always)]
     pub(super) fn prefetch(&self, addr: u64) {
-        if let Some(bucket) = self.bucket(self.first(hash(addr))) {
+        self.prefetch_bucket(self.first(hash(addr)));
+    }
+
+    #[inline(always)]
+    fn prefetch_bucket(&self, at: usize) {
+        if let Some(bucket) = self.bucket(at) {
             prefetch(&bucket[0]);
             prefetch(&bucket[SPILLED]);
+        }
+    }
+
+    /// The entry of an address, if it is in its first bucket. If not, and it is or will be in the second one, has that
+    /// fetched.
+    #[inline(always)]
+    pub(super) fn look_closer(&self, addr: u64) -> Option<Entry> {
+        let bucket = self.bucket(self.first(hash(addr)))?;
+        match place_of(bucket, addr) {
+            Some(place) => Some(Entry::of(*bucket.get(place * ENTRY..)?.first_chunk()?)),
+            None => {
+                if bucket[SPILLED] != 0 || place_of(bucket, 0).is_none() {
+                    self.prefetch_bucket(self.second(addr));
+                }
+                None
+            }
         }
     }
 
@@ -128,9 +149,9 @@ impl Table {
     }
 
     /// Puts an entry in; returns the one of this address that it replaces, or [`Entry::NONE`]. Where there is no room,
-    /// entries of which `is_of_use` says that they are not make some.
+    /// entries of blocks that were freed before the generation `oldest` make some.
     #[inline(always)]
-    pub(super) fn insert(&mut self, entry: &Entry, is_of_use: impl Fn(&Entry) -> bool) -> Option<Entry> {
+    pub(super) fn insert(&mut self, entry: &Entry, oldest: u16) -> Option<Entry> {
         let at = self.first(hash(entry.addr));
         if let Some(bucket) = self.bucket(at) {
             let place = match (place_of(bucket, entry.addr), bucket[SPILLED]) {
@@ -144,62 +165,69 @@ impl Table {
                 return before;
             }
         }
-        self.insert_elsewhere(entry, &is_of_use)
+        self.insert_elsewhere(entry, oldest)
     }
 
-    /// Puts an entry of a new address in its first bucket, if that has a place that is free.
-    #[inline(always)]
-    fn put_first(&mut self, entry: &Entry) -> bool {
-        let at = self.first(hash(entry.addr));
-        let free = self.bucket(at).and_then(|bucket| place_of(bucket, 0));
-        free.map(|place| self.set(Place { bucket: at, place }, entry)).is_some()
-    }
-
-    /// The same where the first bucket is full, or has been.
-    #[cold]
+    /// The same where the first bucket is full, or has been: not rare in heaps that grow.
     #[inline(never)]
-    fn insert_elsewhere(&mut self, entry: &Entry, is_of_use: &dyn Fn(&Entry) -> bool) -> Option<Entry> {
+    fn insert_elsewhere(&mut self, entry: &Entry, oldest: u16) -> Option<Entry> {
         if let Some(place) = self.find(entry.addr) {
             let before = self.get(place);
             self.set(place, entry);
             return before;
         }
-        while !self.put_first(entry) && !self.place(entry, is_of_use) {
-            self.grow(is_of_use);
+        while !self.place(entry, self.both(entry.addr), oldest) {
+            self.grow(oldest);
         }
         None
     }
 
-    /// Puts an entry of a new address in, if there is room or some can be made.
-    fn place(&mut self, entry: &Entry, is_of_use: &dyn Fn(&Entry) -> bool) -> bool {
-        let both = self.both(entry.addr);
-        both.iter().any(|at| self.put(entry, *at, is_of_use))
-            || both.iter().any(|at| self.make_place(*at, is_of_use) && self.put(entry, *at, is_of_use))
+    /// Puts an entry of a new address in one of `both` its buckets, if there is room or some can be made.
+    #[inline]
+    fn place(&mut self, entry: &Entry, both: [usize; 2], oldest: u16) -> bool {
+        let [first, second] = both;
+        self.put(entry, first, oldest)
+            || self.put_second(entry, both, oldest)
+            || self.make_place(first, oldest) && self.put(entry, first, oldest)
+            || self.make_place(second, oldest) && self.put_second(entry, both, oldest)
     }
 
-    /// Puts an entry in one of its buckets, if that has a place that is free or of no use.
-    fn put(&mut self, entry: &Entry, at: usize, is_of_use: &dyn Fn(&Entry) -> bool) -> bool {
-        let Some(bucket) = self.bucket(at) else { return false };
-        let is_useless = |place: &usize| self.get(Place { bucket: at, place: *place }).is_some_and(|e| !is_of_use(&e));
-        let Some(place) = place_of(bucket, 0).or_else(|| (0..PLACES).find(is_useless)) else { return false };
-        self.set(Place { bucket: at, place }, entry);
-        let first = self.first(hash(entry.addr));
-        if first != at
-            && let Some(first) = self.bucket_mut(first)
-        {
-            first[SPILLED] = 1;
+    /// Puts an entry in this bucket, if that has a place that is free or of no use.
+    #[inline(always)]
+    fn put(&mut self, entry: &Entry, at: usize, oldest: u16) -> bool {
+        let Some(bucket) = self.bucket_mut(at) else { return false };
+        let Some(place) = place_of(bucket, 0).or_else(|| useless_place_of(bucket, oldest)) else { return false };
+        if let Some(words) = bucket.get_mut(place * ENTRY..).and_then(|words| words.first_chunk_mut()) {
+            *words = entry.words();
         }
         true
     }
 
+    /// The same with the second of its buckets.
+    #[inline(always)]
+    fn put_second(&mut self, entry: &Entry, [first, second]: [usize; 2], oldest: u16) -> bool {
+        let is_put = self.put(entry, second, oldest);
+        if is_put
+            && first != second
+            && let Some(first) = self.bucket_mut(first)
+        {
+            first[SPILLED] = 1;
+        }
+        is_put
+    }
+
     /// Moves one of the bucket's entries to its other one, if that has room.
-    fn make_place(&mut self, at: usize, is_of_use: &dyn Fn(&Entry) -> bool) -> bool {
+    #[inline(never)]
+    fn make_place(&mut self, at: usize, oldest: u16) -> bool {
         (0..PLACES).any(|place| {
             let place = Place { bucket: at, place };
             let Some(entry) = self.get(place) else { return false };
-            let [first, second] = self.both(entry.addr);
-            let other = if first == at { second } else { first };
-            let moved = other != at && self.put(&entry, other, is_of_use);
+            let both @ [first, second] = self.both(entry.addr);
+            let moved = if second == at {
+                first != at && self.put(&entry, first, oldest)
+            } else {
+                self.put_second(&entry, both, oldest)
+            };
             if moved {
                 self.set(place, &Entry::NONE);
             }
@@ -210,12 +238,12 @@ impl Table {
     /// Doubles the table.
     #[cold]
     #[inline(never)]
-    fn grow(&mut self, is_of_use: &dyn Fn(&Entry) -> bool) {
+    fn grow(&mut self, oldest: u16) {
         let mut buckets = if self.words.is_empty() { FEWEST } else { 2 * (self.mask + 1) };
         loop {
             let mut larger = Self::with_buckets(buckets);
-            let mut kept = self.iter().filter(is_of_use);
-            if kept.all(|entry| larger.put_first(&entry) || larger.place(&entry, is_of_use)) {
+            let mut kept = self.iter().filter(|entry| entry.is_of_use(oldest));
+            if kept.all(|entry| larger.place(&entry, larger.both(entry.addr), oldest)) {
                 drop(kept);
                 *self = larger;
                 return;
@@ -264,6 +292,17 @@ fn place_of(bucket: &Bucket, addr: u64) -> Option<usize> {
     let mut found = PLACES;
     for place in 0..PLACES {
         found = if bucket[place * ENTRY] == addr { place } else { found };
+    }
+    (found < PLACES).then_some(found)
+}
+
+/// Where in a bucket there is an entry of a block that was freed before the generation `oldest`. Most have none, so
+/// that all are looked at without a branch.
+#[inline(always)]
+fn useless_place_of(bucket: &Bucket, oldest: u16) -> Option<usize> {
+    let mut found = PLACES;
+    for place in (0..PLACES).rev() {
+        found = if Entry::is_state_of_use(bucket[place * ENTRY + 1], oldest) { found } else { place };
     }
     (found < PLACES).then_some(found)
 }

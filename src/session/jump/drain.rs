@@ -71,10 +71,10 @@ impl JumpEngine {
                 };
                 records.clear();
                 let next = jump.merge.take(&jump.region.mapping, most as usize, &mut records);
-                observer.model().look_ahead(records.iter().map(|(_, record)| record.block()));
                 let may_be_plain = jump.sampling.is_none() && observer.takes_all();
                 observer.define_stacks(tracee.space.modules.unwinder.stacks());
-                for (cell, record) in &records {
+                for (at, (cell, record)) in records.iter().enumerate() {
+                    observer.model().look_ahead(at, |at| records.get(at).map(|(_, record)| record.block()));
                     if !(may_be_plain && plain::take(observer, jump, *cell, record, time_ns)) {
                         jump.looked_up += 1;
                         jump.take_record(tracee, observer, account, (*cell, record), time_ns);

@@ -255,6 +255,7 @@ impl SharedMapping {
         }
     }
 
+    #[inline(always)]
     fn at<T>(&self, offset: u64) -> Option<*const T> {
         let size = size_of::<T>() as u64;
         let is_inside = lies_inside(offset, size) && offset.is_multiple_of(size);
@@ -262,6 +263,7 @@ impl SharedMapping {
         is_inside.then(|| unsafe { self.start.add(offset as usize) }.cast_const().cast())
     }
 
+    #[inline(always)]
     fn word_at(&self, offset: u64) -> Option<&AtomicU64> {
         // SAFETY: aligned, inside the mapping, which lives as long as we do, and accessed by atomic operations alone.
         self.at::<AtomicU64>(offset).map(|word| unsafe { &*word })
@@ -274,6 +276,7 @@ impl SharedMapping {
 }
 
 impl Shared for SharedMapping {
+    #[inline(always)]
     fn word(&self, offset: u64) -> u64 {
         self.word_at(offset).map_or(0, |word| word.load(Ordering::Acquire))
     }
@@ -282,6 +285,7 @@ impl Shared for SharedMapping {
         self.half_at(offset).map_or(0, |half| half.load(Ordering::Acquire))
     }
 
+    #[inline(always)]
     fn set_word(&self, offset: u64, value: u64) {
         if let Some(word) = self.word_at(offset) {
             word.store(value, Ordering::Release);
@@ -299,6 +303,7 @@ impl Shared for SharedMapping {
             .is_some_and(|word| word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok())
     }
 
+    #[inline(always)]
     fn prefetch(&self, offset: u64) {
         if let Some(word) = self.at::<u64>(offset) {
             // SAFETY: it reads nothing that we see, and the address lies in the mapping.
@@ -306,6 +311,7 @@ impl Shared for SharedMapping {
         }
     }
 
+    #[inline(always)]
     fn copy_words(&self, offset: u64, to: &mut [u64; 8]) -> bool {
         let is_inside = lies_inside(offset, size_of_val(to) as u64) && offset.is_multiple_of(8);
         if is_inside {
