@@ -39,6 +39,11 @@ const fn sign_extend(word: u64) -> u64 {
     ((word << unused).cast_signed() >> unused).cast_unsigned()
 }
 
+/// What [`StackNode::word`] has of the address alone.
+fn word_of(addr: FrameAddr) -> u64 {
+    addr.raw().0 & ADDR_MASK | if matches!(addr, FrameAddr::Return(_)) { RETURN } else { 0 }
+}
+
 /// Whether code can lie at `addr` at all: the canonical addresses. Others are not kept by [`StackTable`].
 pub const fn is_canonical(addr: Addr) -> bool {
     sign_extend(addr.0) == addr.0
@@ -98,10 +103,33 @@ impl StackTable {
     /// frame pointer, not by CFI. The address must be canonical ([`is_canonical`]). After four billion nodes
     /// `parent` itself is returned.
     pub fn child(&mut self, parent: StackId, frame: Frame, guessed: bool) -> StackId {
-        let kind = if matches!(frame.addr, FrameAddr::Return(_)) { RETURN } else { 0 };
         let inherited = self.word(parent) & GUESSED;
-        let word = frame.addr.raw().0 & ADDR_MASK | kind | inherited | if guessed { GUESSED } else { 0 };
+        let word = word_of(frame.addr) | inherited | if guessed { GUESSED } else { 0 };
         self.intern(parent, word, frame.module)
+    }
+
+    /// The number that this frame has in stacks of which no frame was guessed.
+    pub(super) fn number_of(&mut self, frame: Frame) -> u32 {
+        self.frames.number(word_of(frame.addr), frame.module)
+    }
+
+    /// Whether a frame of `stack` was guessed.
+    pub(super) fn is_guessed(&self, stack: StackId) -> bool {
+        self.word(stack) & GUESSED != 0
+    }
+
+    /// As [`Self::child`], with the frame that has this number ([`Self::number_of`]): none is looked for.
+    #[inline]
+    pub(super) fn numbered_child(&mut self, parent: StackId, number: u32) -> StackId {
+        let behind = parent.0.wrapping_add(1);
+        if behind as usize == self.nodes.len() {
+            self.nodes.push_behind(number);
+            return StackId(behind);
+        }
+        if behind != 0 && self.nodes.frame(behind) == Some(number) && self.nodes.parent(behind) == parent.0 {
+            return StackId(behind);
+        }
+        self.intern_numbered(parent, number)
     }
 
     /// The stack `stack`, marked as cut off before its outermost frame. The empty stack counts as cut off already.
@@ -294,10 +322,22 @@ impl StackTable {
         if behind != 0 && nodes.frame(behind).is_some_and(is_behind) {
             return StackId(behind);
         }
-        let Ok(id) = u32::try_from(nodes.len()) else { return parent };
+        if u32::try_from(nodes.len()).is_err() {
+            return parent;
+        }
         let frame = self.frames.number(word, module);
+        self.intern_numbered(parent, frame)
+    }
+
+    /// The child of `parent` with this frame, which does not stand right behind it unless it is new.
+    fn intern_numbered(&mut self, parent: StackId, frame: u32) -> StackId {
+        if self.nodes.len() == 0 {
+            self.nodes.push(0, None);
+        }
+        let nodes = &self.nodes;
+        let Ok(id) = u32::try_from(nodes.len()) else { return parent };
         // The latest node has no child yet.
-        if behind == id {
+        if parent.0.wrapping_add(1) == id {
             self.nodes.push(frame, None);
             return StackId(id);
         }
