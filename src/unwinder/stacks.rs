@@ -189,14 +189,20 @@ impl StackTable {
         let mut nodes = vec![false; self.nodes.len()];
         let mut frames = vec![false; self.frames.len()];
         for stack in stacks {
-            let mut at = stack.0;
-            while at != 0
-                && let Some(is_seen) = nodes.get_mut(at as usize).filter(|is_seen| !**is_seen)
-            {
-                *is_seen = true;
-                let number = self.nodes.frame(at).unwrap_or_default();
-                frames.get_mut(number as usize).into_iter().for_each(|is_seen| *is_seen = true);
-                at = self.nodes.parent(at);
+            let mut last = stack.0;
+            while last != 0 && (last as usize) < nodes.len() {
+                // of a run those from its beginning on are seen first
+                let begin = self.nodes.begin_of_run(last);
+                let run = nodes.get_mut(begin as usize..=last as usize).unwrap_or_default();
+                let seen = run.iter().rposition(|is_seen| *is_seen).map_or(0, |latest| latest + 1);
+                run.get_mut(seen..).unwrap_or_default().fill(true);
+                for number in self.nodes.frames_of_run(begin..=last).get(seen..).unwrap_or_default() {
+                    frames.get_mut(*number as usize).into_iter().for_each(|is_seen| *is_seen = true);
+                }
+                if seen > 0 {
+                    break;
+                }
+                last = self.nodes.parent(begin);
             }
         }
         (0..).zip(frames).filter(|(_, is_seen)| *is_seen).map(|(number, _)| number).collect()

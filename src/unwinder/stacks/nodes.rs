@@ -88,10 +88,10 @@ impl Nodes {
         (node - up_to_it.leading_zeros().min(place)).max(1)
     }
 
-    /// Adds the numbers of the frames of these nodes, which are of one run.
+    /// The numbers of the frames of these nodes, which are of one run.
     #[inline]
-    pub(super) fn add_frames(&self, nodes: std::ops::RangeInclusive<u32>, numbers: &mut Vec<u32>) {
-        numbers.extend_from_slice(self.frames.part(*nodes.start() as usize..*nodes.end() as usize + 1));
+    pub(super) fn frames_of_run(&self, nodes: std::ops::RangeInclusive<u32>) -> &[u32] {
+        self.frames.part(*nodes.start() as usize..*nodes.end() as usize + 1)
     }
 
     /// Adds a node: right behind its parent, where `parent` is None.
