@@ -165,6 +165,8 @@ pub struct Unwinder {
     told_uncovered: FxHashSet<ModuleId>,
     /// How often rules were forgotten.
     forgotten: u32,
+    /// The callers that lists had lately, by their addresses; none before the first.
+    callers: Vec<told::KnownCaller>,
 }
 
 impl Default for Unwinder {
@@ -182,6 +184,7 @@ impl Default for Unwinder {
             uncovered: Vec::new(),
             told_uncovered: FxHashSet::default(),
             forgotten: 0,
+            callers: Vec::new(),
         }
     }
 }
@@ -449,6 +452,7 @@ impl Unwinder {
     fn forget(&mut self, code: &[Range<Addr>]) {
         self.rules.retain(|addr, _| !code.iter().any(|range| range.contains(addr)));
         self.edges.fill(NO_EDGE);
+        self.callers.clear();
         self.forgotten = self.forgotten.wrapping_add(1);
     }
 }

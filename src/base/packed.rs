@@ -114,10 +114,13 @@ impl<R: Row<N>, const N: usize> Packed<R, N> {
             self.groups.push(((self.pieces.len() - 1) * PIECE + within) as u64);
         }
         let numbers = row.numbers();
-        let mask = (0..).zip(&numbers).fold(0, |mask, (bit, number)| mask | u64::from(*number != 0) << bit);
+        let mut mask = (0..).zip(&numbers).fold(0, |mask, (bit, number)| mask | u64::from(*number != 0) << bit);
         if let Some(piece) = self.pieces.last_mut() {
             write(piece, mask);
-            numbers.iter().filter(|number| **number != 0).for_each(|number| write(piece, *number));
+            while mask != 0 {
+                write(piece, numbers.get(mask.trailing_zeros() as usize).copied().unwrap_or_default());
+                mask &= mask - 1;
+            }
             self.len += 1;
         }
     }
@@ -128,7 +131,7 @@ impl<R: Row<N>, const N: usize> Packed<R, N> {
         let mut bytes = self.pieces.get(start / PIECE)?.get(start % PIECE..)?;
         for _ in 0..index % STRIDE {
             let mask = read(&mut bytes);
-            (0..mask.count_ones()).for_each(|_| skip(&mut bytes));
+            skip(&mut bytes, mask.count_ones());
         }
         Some(read_row(&mut bytes))
     }
@@ -300,6 +303,7 @@ impl<'de, R: Row<N> + Deserialize<'de>, const N: usize> Deserialize<'de> for Pac
     }
 }
 
+#[inline]
 fn read_row<R: Row<N>, const N: usize>(bytes: &mut &[u8]) -> R {
     let mut mask = read(bytes);
     let mut numbers = [0; N];
@@ -320,7 +324,18 @@ fn write(piece: &mut Vec<u8>, mut number: u64) {
     piece.push(number as u8);
 }
 
+#[inline]
 fn read(bytes: &mut &[u8]) -> u64 {
+    if let Some((&byte, rest)) = bytes.split_first()
+        && byte < 0x80
+    {
+        *bytes = rest;
+        return byte.into();
+    }
+    read_long(bytes)
+}
+
+fn read_long(bytes: &mut &[u8]) -> u64 {
     let (mut number, mut shift) = (0, 0);
     while let Some((byte, rest)) = bytes.split_first() {
         *bytes = rest;
@@ -333,9 +348,26 @@ fn read(bytes: &mut &[u8]) -> u64 {
     number
 }
 
-fn skip(bytes: &mut &[u8]) {
-    let end = bytes.iter().position(|byte| byte & 0x80 == 0).map_or(bytes.len(), |last| last + 1);
-    *bytes = bytes.get(end..).unwrap_or_default();
+/// Passes over so many numbers, eight bytes at a time: each number ends with the byte whose top bit is not set.
+fn skip(bytes: &mut &[u8], mut numbers: u32) {
+    while numbers > 0
+        && let Some((word, rest)) = bytes.split_first_chunk()
+    {
+        let mut ends = !u64::from_le_bytes(*word) & 0x8080_8080_8080_8080;
+        let count = ends.count_ones();
+        if count < numbers {
+            numbers -= count;
+            *bytes = rest;
+            continue;
+        }
+        (1..numbers).for_each(|_| ends &= ends - 1);
+        *bytes = bytes.get(ends.trailing_zeros() as usize / 8 + 1..).unwrap_or_default();
+        return;
+    }
+    for _ in 0..numbers {
+        let end = bytes.iter().position(|byte| byte & 0x80 == 0).map_or(bytes.len(), |last| last + 1);
+        *bytes = bytes.get(end..).unwrap_or_default();
+    }
 }
 
 #[cfg(test)]

@@ -249,10 +249,16 @@ impl<'a> Tables<'a> {
         }
     }
 
+    #[inline]
     fn location(&mut self, index: usize) -> Option<u64> {
-        if let Some(id) = self.location_ids.get(index).copied().filter(|id| *id != 0) {
-            return Some(id);
+        match self.location_ids.get(index) {
+            Some(id) if *id != 0 => Some(*id),
+            _ => self.new_location(index),
         }
+    }
+
+    #[cold]
+    fn new_location(&mut self, index: usize) -> Option<u64> {
         let location = self.view.profile.locations.get(index)?;
         let line = location
             .lines

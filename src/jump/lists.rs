@@ -49,7 +49,7 @@ impl Lists {
     }
 
     /// The next list, whose addresses are put in `addresses`. What is not as a thread leaves it is passed over.
-    pub fn take(&mut self, shared: &dyn Shared, addresses: &mut Vec<u64>) -> Option<List> {
+    pub fn take(&mut self, shared: &impl Shared, addresses: &mut Vec<u64>) -> Option<List> {
         addresses.clear();
         loop {
             let listed = shared.word(listed_at(self.cell));

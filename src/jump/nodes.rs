@@ -87,15 +87,16 @@ impl Published {
 
 impl Nodes {
     /// None but the empty stack, in a region that holds zeros.
-    pub fn new(shared: &dyn Shared) -> Self {
+    pub fn new(shared: &impl Shared) -> Self {
         let nodes = Self { published: Vec::new(), indexed: 0, slots: INDEX_LEAST, refused: 0, latest_refused: 0 };
         nodes.tell_index(shared);
         nodes
     }
 
     /// Whether the stack `id` can't have a node, as there are too many.
-    pub fn has_no_room(id: u32) -> bool {
-        u64::from(id) >= NODES
+    #[inline]
+    pub const fn has_no_room(id: u32) -> bool {
+        id as u64 >= NODES
     }
 
     /// How many nodes found no room.
@@ -115,11 +116,16 @@ impl Nodes {
 
     /// Publishes the stack `id`: `parent` with a frame at `ra`. The parent must be published. False if there is no
     /// room, or it was.
-    pub fn publish(&mut self, shared: &dyn Shared, id: u32, parent: u32, ra: u64, onward: CallerRule) -> bool {
+    #[inline]
+    pub fn publish(&mut self, shared: &impl Shared, id: u32, parent: u32, ra: u64, onward: CallerRule) -> bool {
         if Self::has_no_room(id) {
             self.refuse(id);
             return false;
         }
+        self.publish_there(shared, id, parent, ra, onward)
+    }
+
+    fn publish_there(&mut self, shared: &impl Shared, id: u32, parent: u32, ra: u64, onward: CallerRule) -> bool {
         if ra == 0 || self.is_published(id) || !self.is_published(parent) {
             return false;
         }
@@ -154,7 +160,7 @@ impl Nodes {
     }
 
     /// Tells the node before this one, if that is its parent's, whether its caller's node is the next one.
-    fn tell_next(&self, shared: &dyn Shared, id: u32, is_next: bool) {
+    fn tell_next(&self, shared: &impl Shared, id: u32, is_next: bool) {
         let Some(node) = self.published.get(id as usize).filter(|node| node.parent + 1 == id && node.parent != 0)
         else {
             return;
@@ -169,6 +175,7 @@ impl Nodes {
         self.published.get(id as usize).is_some_and(|node| node.is_walked())
     }
 
+    #[inline]
     fn refuse(&mut self, id: u32) {
         if id > self.latest_refused {
             self.latest_refused = id;
@@ -177,14 +184,14 @@ impl Nodes {
     }
 
     /// The walk that comes to the published node `id` ends there, with the stack `stack`.
-    pub fn end_at(&self, shared: &dyn Shared, id: u32, stack: u32) {
+    pub fn end_at(&self, shared: &impl Shared, id: u32, stack: u32) {
         if id != 0 && self.is_published(id) {
             write_onward(shared, node_at(id), CallerRule::End(stack));
         }
     }
 
     /// The node matches nothing any more: what was at its address is gone. Its number is not used again.
-    pub fn forget(&mut self, shared: &dyn Shared, id: u32) {
+    pub fn forget(&mut self, shared: &impl Shared, id: u32) {
         self.tell_next(shared, id, false);
         if let Some(node) = self.published.get_mut(id as usize) {
             node.ra = 0;
@@ -193,7 +200,7 @@ impl Nodes {
     }
 
     /// Enters a node into the table of the index that is in use.
-    fn enter(&self, shared: &dyn Shared, id: u32, parent: u32, ra: u64) {
+    fn enter(&self, shared: &impl Shared, id: u32, parent: u32, ra: u64) {
         let mask = self.slots - 1;
         let first = index_slot(parent, ra, mask);
         // half the slots are free, unless the program writes there
@@ -207,7 +214,7 @@ impl Nodes {
     }
 
     /// Makes a table of twice the slots and tells of it. False if it is the largest, and three quarters full.
-    fn grow(&mut self, shared: &dyn Shared) -> bool {
+    fn grow(&mut self, shared: &impl Shared) -> bool {
         if self.slots >= INDEX_MOST {
             return 4 * (self.indexed + 1) <= 3 * self.slots;
         }
@@ -219,14 +226,14 @@ impl Nodes {
         true
     }
 
-    fn tell_index(&self, shared: &dyn Shared) {
+    fn tell_index(&self, shared: &impl Shared) {
         shared.set_word(INDEX_WORD, (self.slots - 1) << 32 | (INDEX_AREA + 4 * self.slots));
     }
 }
 
 /// Whether a new node must be in the index: it is neither right behind its parent, where the walk looks first, nor its
 /// parent's hint. Children of the empty stack are looked for in the index alone where frees are not walked.
-fn needs_index(shared: &dyn Shared, id: u32, parent: u32) -> bool {
+fn needs_index(shared: &impl Shared, id: u32, parent: u32) -> bool {
     parent == 0 || id != parent + 1 && shared.half(node_at(parent) + NODE_HINT) != 0
 }
 
@@ -235,7 +242,7 @@ const fn node_at(id: u32) -> u64 {
     NODE_AREA + id as u64 * NODE_SIZE
 }
 
-fn write_onward(shared: &dyn Shared, at: u64, onward: CallerRule) {
+fn write_onward(shared: &impl Shared, at: u64, onward: CallerRule) {
     if let CallerRule::End(stack) = onward {
         shared.set_half(at + NODE_STACK, stack);
     }
@@ -243,7 +250,7 @@ fn write_onward(shared: &dyn Shared, at: u64, onward: CallerRule) {
 }
 
 /// Writes how the walk goes on, as it stands in a node from [`NODE_FORM`] on, to `at`.
-pub(super) fn write_rule(shared: &dyn Shared, at: u64, onward: CallerRule) {
+pub(super) fn write_rule(shared: &(impl Shared + ?Sized), at: u64, onward: CallerRule) {
     let (form, rbp) = match onward {
         CallerRule::Unknown => (Form::Unknown, RBP_SAME),
         CallerRule::Caller { form, offset, rbp } => {

@@ -154,6 +154,8 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unord
     }
     let place = |number: &u32| places.get(*number as usize).copied().flatten();
     let (mut path, mut list) = (StackPath::default(), Vec::new());
+    // the locations of `path`, where each of its numbers has one
+    let mut apart: Vec<u32> = Vec::new();
     let export = |&id: &StackId| {
         if id == StackId::EXISTING {
             list.clear();
@@ -162,11 +164,18 @@ pub fn build(mut input: BuildInput<'_>, symbolizer: &mut dyn Symbolize) -> Unord
             return Exported { operator: Some(tables.strings.intern(BEFORE_ATTACH)), ..exported };
         }
         input.stacks.follow(id, &mut path);
-        list.clear();
-        list.extend(path.numbers().iter().filter_map(place));
         let quality = input.stacks.quality(id);
-        if are_apart && !list.is_empty() && quality != Quality::Truncated {
-            return Exported { stack: tables.stacks.add(&list, quality), operator: None };
+        list.clear();
+        if are_apart {
+            apart.truncate(path.kept());
+            let new = path.numbers().get(apart.len()..).unwrap_or_default();
+            apart.extend(new.iter().map(|number| place(number).unwrap_or_default()));
+            if !apart.is_empty() && quality != Quality::Truncated {
+                return Exported { stack: tables.stacks.add(&apart, quality), operator: None };
+            }
+            list.extend_from_slice(&apart);
+        } else {
+            list.extend(path.numbers().iter().filter_map(place));
         }
         tables.export(&mut locations, &mut list, quality)
     };

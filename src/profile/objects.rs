@@ -125,8 +125,15 @@ impl Profile {
         let mut names: FxHashMap<String, Arc<str>> = FxHashMap::default();
         let mut of_functions: FxHashMap<usize, Told> = FxHashMap::default();
         let mut of_lines: FxHashMap<(Place<'_>, bool), Option<String>> = FxHashMap::default();
+        // of the location that a stack begins with, where that alone tells it: a million stacks begin with a few
+        let mut of_locations: FxHashMap<u32, Option<ObjectType>> = FxHashMap::default();
         let mut found = Vec::new();
         for (number, stack) in self.stacks.iter().enumerate().filter(|(_, stack)| stack.object.is_none()) {
+            let innermost = stack.locations.clone().next();
+            if let Some(known) = innermost.and_then(|innermost| of_locations.get(&innermost)) {
+                found.extend(known.iter().map(|object| (number, object.clone())));
+                continue;
+            }
             let lines = stack.locations.filter_map(|at| self.locations.get(at as usize)).flat_map(|location| {
                 let module = location.module.and_then(|module| self.modules.get(module));
                 // a module may have debug information for a part of its code only
@@ -148,9 +155,18 @@ impl Profile {
                 let name = of_lines.entry((place, in_template)).or_insert_with(read).clone()?;
                 Some((name, Certainty::Inferred))
             });
-            let Some((name, certainty)) = told else { continue };
-            let name = names.entry(name).or_insert_with_key(|name| shortened(name).into()).clone();
-            found.push((number, ObjectType { name, certainty }));
+            let object = told.map(|(name, certainty)| {
+                let name = names.entry(name).or_insert_with_key(|name| shortened(name).into()).clone();
+                ObjectType { name, certainty }
+            });
+            if let Some(innermost) = innermost
+                && let Some(location) = self.locations.get(innermost as usize)
+                && caller < location.lines.len()
+                && location.lines.iter().all(|line| line.function < self.functions.len())
+            {
+                of_locations.insert(innermost, object.clone());
+            }
+            found.extend(object.map(|object| (number, object)));
         }
         for (number, object) in found {
             self.stacks.set_object(number, object);

@@ -126,19 +126,27 @@ impl Numbers {
 
     /// Changes those of a range, the first one first.
     fn change(&mut self, range: Range<usize>, change: &mut impl FnMut(u32) -> u32) {
-        for at in range {
-            let number = match self {
-                Self::Narrow(numbers) => numbers.get(at).map(|number| u32::from(*number)),
-                Self::Wide(numbers) => numbers.get(at).copied(),
-            };
-            let Some(number) = number.map(&mut *change) else { return };
-            if number > u32::from(u16::MAX) {
-                self.widen();
+        let mut start = range.start;
+        if let Self::Narrow(numbers) = self {
+            let mut too_wide = None;
+            for place in numbers.get_mut(range.clone()).unwrap_or_default() {
+                let number = change(u32::from(*place));
+                let Ok(narrow) = u16::try_from(number) else {
+                    too_wide = Some(number);
+                    break;
+                };
+                *place = narrow;
+                start += 1;
             }
-            match self {
-                Self::Narrow(numbers) => numbers.get_mut(at).into_iter().for_each(|place| *place = number as u16),
-                Self::Wide(numbers) => numbers.get_mut(at).into_iter().for_each(|place| *place = number),
+            let Some(number) = too_wide else { return };
+            self.widen();
+            if let Self::Wide(numbers) = self {
+                numbers.get_mut(start).into_iter().for_each(|place| *place = number);
             }
+            start += 1;
+        }
+        if let Self::Wide(numbers) = self {
+            numbers.get_mut(start..range.end).unwrap_or_default().iter_mut().for_each(|place| *place = change(*place));
         }
     }
 

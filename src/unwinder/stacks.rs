@@ -39,6 +39,11 @@ const fn sign_extend(word: u64) -> u64 {
     ((word << unused).cast_signed() >> unused).cast_unsigned()
 }
 
+/// What [`StackNode::word`] has of the address alone.
+fn word_of(addr: FrameAddr) -> u64 {
+    addr.raw().0 & ADDR_MASK | if matches!(addr, FrameAddr::Return(_)) { RETURN } else { 0 }
+}
+
 /// Whether code can lie at `addr` at all: the canonical addresses. Others are not kept by [`StackTable`].
 pub const fn is_canonical(addr: Addr) -> bool {
     sign_extend(addr.0) == addr.0
@@ -98,10 +103,33 @@ impl StackTable {
     /// frame pointer, not by CFI. The address must be canonical ([`is_canonical`]). After four billion nodes
     /// `parent` itself is returned.
     pub fn child(&mut self, parent: StackId, frame: Frame, guessed: bool) -> StackId {
-        let kind = if matches!(frame.addr, FrameAddr::Return(_)) { RETURN } else { 0 };
         let inherited = self.word(parent) & GUESSED;
-        let word = frame.addr.raw().0 & ADDR_MASK | kind | inherited | if guessed { GUESSED } else { 0 };
+        let word = word_of(frame.addr) | inherited | if guessed { GUESSED } else { 0 };
         self.intern(parent, word, frame.module)
+    }
+
+    /// The number that this frame has in stacks of which no frame was guessed.
+    pub(super) fn number_of(&mut self, frame: Frame) -> u32 {
+        self.frames.number(word_of(frame.addr), frame.module)
+    }
+
+    /// Whether a frame of `stack` was guessed.
+    pub(super) fn is_guessed(&self, stack: StackId) -> bool {
+        self.word(stack) & GUESSED != 0
+    }
+
+    /// As [`Self::child`], with the frame that has this number ([`Self::number_of`]): none is looked for.
+    #[inline]
+    pub(super) fn numbered_child(&mut self, parent: StackId, number: u32) -> StackId {
+        let behind = parent.0.wrapping_add(1);
+        if behind as usize == self.nodes.len() {
+            self.nodes.push_behind(number);
+            return StackId(behind);
+        }
+        if behind != 0 && self.nodes.frame(behind) == Some(number) && self.nodes.parent(behind) == parent.0 {
+            return StackId(behind);
+        }
+        self.intern_numbered(parent, number)
     }
 
     /// The stack `stack`, marked as cut off before its outermost frame. The empty stack counts as cut off already.
@@ -161,14 +189,20 @@ impl StackTable {
         let mut nodes = vec![false; self.nodes.len()];
         let mut frames = vec![false; self.frames.len()];
         for stack in stacks {
-            let mut at = stack.0;
-            while at != 0
-                && let Some(is_seen) = nodes.get_mut(at as usize).filter(|is_seen| !**is_seen)
-            {
-                *is_seen = true;
-                let number = self.nodes.frame(at).unwrap_or_default();
-                frames.get_mut(number as usize).into_iter().for_each(|is_seen| *is_seen = true);
-                at = self.nodes.parent(at);
+            let mut last = stack.0;
+            while last != 0 && (last as usize) < nodes.len() {
+                // of a run those from its beginning on are seen first
+                let begin = self.nodes.begin_of_run(last);
+                let run = nodes.get_mut(begin as usize..=last as usize).unwrap_or_default();
+                let seen = run.iter().rposition(|is_seen| *is_seen).map_or(0, |latest| latest + 1);
+                run.get_mut(seen..).unwrap_or_default().fill(true);
+                for number in self.nodes.frames_of_run(begin..=last).get(seen..).unwrap_or_default() {
+                    frames.get_mut(*number as usize).into_iter().for_each(|is_seen| *is_seen = true);
+                }
+                if seen > 0 {
+                    break;
+                }
+                last = self.nodes.parent(begin);
             }
         }
         (0..).zip(frames).filter(|(_, is_seen)| *is_seen).map(|(number, _)| number).collect()
@@ -294,10 +328,22 @@ impl StackTable {
         if behind != 0 && nodes.frame(behind).is_some_and(is_behind) {
             return StackId(behind);
         }
-        let Ok(id) = u32::try_from(nodes.len()) else { return parent };
+        if u32::try_from(nodes.len()).is_err() {
+            return parent;
+        }
         let frame = self.frames.number(word, module);
+        self.intern_numbered(parent, frame)
+    }
+
+    /// The child of `parent` with this frame, which does not stand right behind it unless it is new.
+    fn intern_numbered(&mut self, parent: StackId, frame: u32) -> StackId {
+        if self.nodes.len() == 0 {
+            self.nodes.push(0, None);
+        }
+        let nodes = &self.nodes;
+        let Ok(id) = u32::try_from(nodes.len()) else { return parent };
         // The latest node has no child yet.
-        if behind == id {
+        if parent.0.wrapping_add(1) == id {
             self.nodes.push(frame, None);
             return StackId(id);
         }

@@ -59,6 +59,7 @@ impl Unwinder {
             return None;
         }
         let known = latest.go_back_to(parent, callers, self.forgotten, || self.stacks.depth(parent));
+        let is_guessed = self.stacks.is_guessed(parent);
         let mut stack = latest.stack();
         let mut depth = latest.depth();
         // Where the outermost frame is among those that are known, the walk ends with it.
@@ -68,16 +69,14 @@ impl Unwinder {
                 stack = self.stacks.truncated(stack);
                 break;
             }
-            let caller = Addr(caller);
-            let addr = FrameAddr::Return(caller);
-            let (rule, module) = self.rules.get(&addr.lookup()).copied()?;
-            if !matches!(rule, Rule::Compact { .. } | Rule::Outermost) || !is_canonical(caller) {
-                return None;
-            }
-            let frame = Frame { addr, module };
-            let child = self.stacks.child(stack, frame, false);
+            let KnownCaller { module, rule, number, .. } = self.known_caller(caller)?;
+            let frame = Frame { addr: FrameAddr::Return(Addr(caller)), module };
+            let child = match is_guessed {
+                true => self.stacks.child(stack, frame, false),
+                false => self.stacks.numbered_child(stack, number),
+            };
             visit(stack, child, frame, rule);
-            latest.frames.push((caller.0, child));
+            latest.frames.push((caller, child));
             latest.is_whole = rule == Rule::Outermost;
             stack = child;
             depth += 1;
@@ -87,6 +86,50 @@ impl Unwinder {
         }
         Some(Unwound { stack, depth, quality: self.stacks.quality(stack) })
     }
+
+    /// What [`Self::extend`] needs to know of a caller: nearly all frames of new stacks are among some hundred. None if
+    /// there is no rule for it, or one that needs more than the stack.
+    #[inline]
+    fn known_caller(&mut self, caller: u64) -> Option<KnownCaller> {
+        let place = (caller ^ caller >> 8) as usize % KnownCaller::PLACES;
+        match self.callers.get(place) {
+            Some(known) if known.caller == caller && known.number != 0 => Some(*known),
+            _ => self.look_up_caller(caller, place),
+        }
+    }
+
+    #[cold]
+    fn look_up_caller(&mut self, caller: u64, place: usize) -> Option<KnownCaller> {
+        let addr = FrameAddr::Return(Addr(caller));
+        let (rule, module) = self.rules.get(&addr.lookup()).copied()?;
+        if !matches!(rule, Rule::Compact { .. } | Rule::Outermost) || !is_canonical(Addr(caller)) {
+            return None;
+        }
+        let number = self.stacks.number_of(Frame { addr, module });
+        let known = KnownCaller { caller, module, rule, number };
+        if self.callers.is_empty() {
+            self.callers = vec![KnownCaller::NONE; KnownCaller::PLACES];
+        }
+        self.callers.get_mut(place).into_iter().for_each(|slot| *slot = known);
+        Some(known)
+    }
+}
+
+/// A caller as [`Unwinder::extend`] has met it lately.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KnownCaller {
+    caller: u64,
+    module: ModuleId,
+    rule: Rule,
+    /// Of its frame where none was guessed; 0: nothing is known here.
+    number: u32,
+}
+
+impl KnownCaller {
+    const NONE: Self = Self { caller: 0, module: ModuleId::NONE, rule: Rule::Outermost, number: 0 };
+
+    /// How many are kept, by their addresses: a power of two.
+    const PLACES: usize = 256;
 }
 
 /// The stack that [`Unwinder::extend`] has found last, frame by frame: the next one mostly is the same, but for some of

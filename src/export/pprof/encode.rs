@@ -18,8 +18,8 @@ impl Samples {
     pub(super) fn write(&mut self, field: u64, sample: &proto::Sample, out: &mut Vec<u8>) {
         let Self { body, part } = self;
         body.clear();
-        packed(1, sample.location_id.iter().copied(), part, body);
-        packed(2, sample.value.iter().map(|value| value.cast_unsigned()), part, body);
+        packed(1, &sample.location_id, |id| id, part, body);
+        packed(2, &sample.value, i64::cast_unsigned, part, body);
         for label in &sample.label {
             part.clear();
             for (field, number) in (1..).zip([label.key, label.str, label.num, label.num_unit]) {
@@ -34,12 +34,18 @@ impl Samples {
     }
 }
 
-fn packed(field: u64, numbers: impl ExactSizeIterator<Item = u64>, part: &mut Vec<u8>, out: &mut Vec<u8>) {
-    if numbers.len() > 0 {
-        part.clear();
-        numbers.for_each(|number| put(number, part));
-        with_length(field, part, out);
+fn packed<T: Copy>(field: u64, numbers: &[T], number: impl Fn(T) -> u64, part: &mut Vec<u8>, out: &mut Vec<u8>) {
+    if numbers.is_empty() {
+        return;
     }
+    part.clear();
+    if numbers.iter().fold(0, |all, one| all | number(*one)) < 0x80 {
+        // a byte each
+        part.extend(numbers.iter().map(|one| number(*one) as u8));
+    } else {
+        numbers.iter().for_each(|one| put(number(*one), part));
+    }
+    with_length(field, part, out);
 }
 
 fn with_length(field: u64, bytes: &[u8], out: &mut Vec<u8>) {

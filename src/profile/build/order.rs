@@ -4,6 +4,7 @@ use crate::profile::leaks::LeakSite;
 use crate::profile::stacks::permute;
 use crate::profile::{Finding, Function, Line, Location, Profile, Sample, Samples, Stacks};
 use std::cmp::{Ordering, Reverse};
+use std::thread::Builder;
 
 /// Sorts samples and findings, and numbers everything else in the order of its first use. What is not used is dropped.
 pub fn normalize(profile: &mut Profile) {
@@ -21,7 +22,26 @@ pub fn normalize(profile: &mut Profile) {
     let key = |(index, sample): (u32, Sample)| {
         (Reverse(sample.allocated.bytes), Reverse(sample.deallocated.bytes), rank(sample.stack), index)
     };
-    let mut order: Vec<_> = (0..).zip(profile.samples.iter()).map(key).collect();
+    // In the order of their stacks first: where most samples have the same bytes, little is left to be sorted.
+    let bucket = |rank: u32| (rank as usize).min(ranks.len());
+    let mut places = vec![0_u32; ranks.len() + 2];
+    for sample in profile.samples.iter() {
+        places.get_mut(bucket(rank(sample.stack)) + 1).into_iter().for_each(|count| *count += 1);
+    }
+    let mut before = 0;
+    for place in &mut places {
+        before += *place;
+        *place = before;
+    }
+    let mut order = vec![(Reverse(0), Reverse(0), 0, 0); profile.samples.len()];
+    for (index, sample) in (0..).zip(profile.samples.iter()) {
+        let key = key((index, sample));
+        let place = places.get_mut(bucket(key.2)).map(|place| std::mem::replace(place, *place + 1));
+        if let Some(slot) = place.and_then(|place| order.get_mut(place as usize)) {
+            *slot = key;
+        }
+    }
+    drop(places);
     let samples = &profile.samples;
     order.sort_unstable_by(|(bytes_a, freed_a, rank_a, a), (bytes_b, freed_b, rank_b, b)| {
         let sample = |index: u32| samples.get(index as usize);
@@ -116,15 +136,15 @@ fn stack_ranks(stacks: &Stacks, of_location: &[u32]) -> Vec<u32> {
     // Most are told apart by their innermost frames, which are compared without a look elsewhere: as many as there are
     // bits for.
     let bits = u32::BITS - (of_location.iter().max().copied().unwrap_or(0).saturating_add(1)).leading_zeros();
-    let frames = INNERMOST_BITS / bits;
-    let innermost = |stack: u32| {
-        let mut ranks = locations(stack);
-        let next = |key: u128, _| key << bits | ranks.next().map_or(0, |rank| u128::from(rank.saturating_add(1)));
-        (0..frames).fold(0, next)
-    };
+    let [first, second] = [u64::BITS, u32::BITS].map(|room| room / bits);
+    let frames = first + second;
     let key = |stack: u32| -> [u64; 2] {
-        let key = innermost(stack) << 32 | u128::from(stack);
-        [(key >> 64) as u64, key as u64]
+        let mut ranks = locations(stack);
+        let mut innermost = |frames: u32| {
+            let next = |key: u64, _| key << bits | ranks.next().map_or(0, |rank| u64::from(rank.saturating_add(1)));
+            (0..frames).fold(0, next)
+        };
+        [innermost(first), innermost(second) << 32 | u64::from(stack)]
     };
     let mut order: Vec<[u64; 2]> = (0..stacks.len() as u32).map(key).collect();
     let number = |key: [u64; 2]| key[1] as u32;
@@ -132,18 +152,47 @@ fn stack_ranks(stacks: &Stacks, of_location: &[u32]) -> Vec<u32> {
         let rest = || locations(number(*a)).skip(frames as usize).cmp(locations(number(*b)).skip(frames as usize));
         (a[0], a[1] >> 32).cmp(&(b[0], b[1] >> 32)).then_with(rest).then(number(*a).cmp(&number(*b)))
     };
-    order.sort_unstable_by(compare);
-    let mut ranks = vec![0; order.len()];
-    for (rank, key) in (0..).zip(order) {
-        if let Some(slot) = ranks.get_mut(number(key) as usize) {
+    let parts = sort_beside(&mut order, &compare);
+    let mut ranks = vec![0; stacks.len()];
+    for (rank, key) in (0..).zip(merged(parts, &compare)) {
+        if let Some(slot) = ranks.get_mut(number(*key) as usize) {
             *slot = rank;
         }
     }
     ranks
 }
 
-/// Bits of the key by which stacks are compared first.
-const INNERMOST_BITS: u32 = 96;
+/// Fewer are sorted sooner than a thread starts.
+const MANY: usize = 1 << 15;
+
+/// Sorts a table in two parts, one of them in another thread, where it is long.
+fn sort_beside<'a, T: Send>(table: &'a mut [T], compare: &(impl Fn(&T, &T) -> Ordering + Sync)) -> (&'a [T], &'a [T]) {
+    let is_long = table.len() >= MANY;
+    let (first, second) = table.split_at_mut(if is_long { table.len() / 2 } else { table.len() });
+    let is_left = std::thread::scope(|scope| {
+        let sort = || second.sort_unstable_by(compare);
+        let beside = is_long.then(|| Builder::new().name("order".to_owned()).spawn_scoped(scope, sort));
+        first.sort_unstable_by(compare);
+        matches!(beside, Some(Err(_)))
+    });
+    if is_left {
+        second.sort_unstable_by(compare);
+    }
+    (first, second)
+}
+
+/// Both parts, each of which is sorted, in one order.
+fn merged<'a, T>(
+    (first, second): (&'a [T], &'a [T]),
+    compare: &impl Fn(&T, &T) -> Ordering,
+) -> impl Iterator<Item = &'a T> {
+    let (mut first, mut second) = (first.iter().peekable(), second.iter().peekable());
+    std::iter::from_fn(move || match (first.peek(), second.peek()) {
+        (Some(a), Some(b)) if compare(a, b) == Ordering::Greater => second.next(),
+        (Some(_), _) => first.next(),
+        _ => second.next(),
+    })
+}
 
 /// For each location its place in the order of names; those that compare equal share one.
 fn location_ranks(functions: &[Function], locations: &[Location]) -> Vec<u32> {

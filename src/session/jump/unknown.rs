@@ -106,7 +106,10 @@ impl Jump {
         let latest = self.latest.nearest(parent, listed);
         let unwound =
             unwinder.extend(parent, listed, tracee.settings.max_depth, latest, &mut |parent, stack, frame, rule| {
-                nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward(Some(rule), stack));
+                // nobody asks for the way on of a node that finds no room
+                let is_left_out = Nodes::has_no_room(stack.0);
+                let onward = if is_left_out { CallerRule::Unknown } else { onward(Some(rule), stack) };
+                nodes.publish(shared, stack.0, parent.0, frame.addr.raw().0, onward);
             })?;
         let (stack, last) = (unwound.stack, latest.stack());
         if stack != last {

@@ -54,6 +54,24 @@ impl<T: Copy + Default> Chunked<T> {
         }
     }
 
+    /// Adds an entry if there is room in the last piece, which no view has.
+    #[inline]
+    pub(super) fn push_within(&mut self, value: T) -> bool {
+        let place = self.len % CHUNK;
+        let is_begun = place != 0;
+        match self.chunks.last_mut() {
+            Some(Chunk::Own(chunk)) if is_begun => match chunk.get_mut(place) {
+                Some(slot) => {
+                    *slot = value;
+                    self.len += 1;
+                    true
+                }
+                None => false,
+            },
+            _ => false,
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.chunks.iter().map(|chunk| size_of_val(&**chunk.get())).sum::<usize>()

@@ -21,6 +21,8 @@ struct Group {
 /// parents are.
 const FAMILY: usize = 16;
 
+const _: () = assert!(GROUP.is_multiple_of(FAMILY), "the first of a group is the first of a family");
+
 /// So many children such a list has at most. Others are in the index.
 pub(super) const MAX_LISTED: usize = 16;
 
@@ -86,10 +88,10 @@ impl Nodes {
         (node - up_to_it.leading_zeros().min(place)).max(1)
     }
 
-    /// Adds the numbers of the frames of these nodes, which are of one run.
+    /// The numbers of the frames of these nodes, which are of one run.
     #[inline]
-    pub(super) fn add_frames(&self, nodes: std::ops::RangeInclusive<u32>, numbers: &mut Vec<u32>) {
-        numbers.extend_from_slice(self.frames.part(*nodes.start() as usize..*nodes.end() as usize + 1));
+    pub(super) fn frames_of_run(&self, nodes: std::ops::RangeInclusive<u32>) -> &[u32] {
+        self.frames.part(*nodes.start() as usize..*nodes.end() as usize + 1)
     }
 
     /// Adds a node: right behind its parent, where `parent` is None.
@@ -107,6 +109,15 @@ impl Nodes {
             if let Some(group) = self.groups.get_mut(at / GROUP) {
                 group.bits |= 1 << (at % GROUP);
             }
+        }
+    }
+
+    /// Adds a node right behind its parent, which is there.
+    #[inline]
+    pub(super) fn push_behind(&mut self, frame: u32) {
+        // most are neither the first of a family nor of a group
+        if self.frames.len().is_multiple_of(FAMILY) || !self.frames.push_within(frame) {
+            self.push(frame, None);
         }
     }
 

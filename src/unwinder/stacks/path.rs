@@ -11,6 +11,8 @@ pub struct StackPath {
     nodes: Vec<u32>,
     /// The numbers of their frames.
     numbers: Vec<u32>,
+    /// How many of them the stack before had, too.
+    kept: usize,
     /// Room for those that are new: the first and the last of each run of nodes that stand right behind each other.
     new: Vec<(u32, u32)>,
 }
@@ -19,6 +21,11 @@ impl StackPath {
     /// The numbers of the stack's frames, as [`StackTable::add_frame_numbers`] adds them.
     pub fn numbers(&self) -> &[u32] {
         &self.numbers
+    }
+
+    /// How many of those the stack before began with, too.
+    pub const fn kept(&self) -> usize {
+        self.kept
     }
 
     /// A stack of these frames, of which nothing else is known.
@@ -31,7 +38,7 @@ impl StackPath {
 impl StackTable {
     /// Makes `path` that of another stack.
     pub fn follow(&self, stack: StackId, path: &mut StackPath) {
-        let StackPath { nodes, numbers, new } = path;
+        let StackPath { nodes, numbers, kept, new } = path;
         let mut at = stack.0;
         let is_there = |at: u32| at != 0 && (at as usize) < self.nodes.len();
         while is_there(at) {
@@ -53,9 +60,10 @@ impl StackTable {
             nodes.clear();
         }
         numbers.truncate(nodes.len());
+        *kept = numbers.len();
         for (first, last) in new.drain(..).rev() {
             nodes.extend(first..=last);
-            self.nodes.add_frames(first..=last, numbers);
+            numbers.extend_from_slice(self.nodes.frames_of_run(first..=last));
         }
     }
 }
