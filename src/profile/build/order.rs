@@ -4,7 +4,6 @@ use crate::profile::leaks::LeakSite;
 use crate::profile::stacks::permute;
 use crate::profile::{Finding, Function, Line, Location, Profile, Sample, Samples, Stacks};
 use std::cmp::{Ordering, Reverse};
-use std::thread::Builder;
 
 /// Sorts samples and findings, and numbers everything else in the order of its first use. What is not used is dropped.
 pub fn normalize(profile: &mut Profile) {
@@ -19,29 +18,7 @@ pub fn normalize(profile: &mut Profile) {
             .then_with(|| (a.size, a.inherited).cmp(&(b.size, b.inherited)))
             .then_with(|| a.program.map(string).cmp(&b.program.map(string)))
     };
-    let key = |(index, sample): (u32, Sample)| {
-        (Reverse(sample.allocated.bytes), Reverse(sample.deallocated.bytes), rank(sample.stack), index)
-    };
-    // In the order of their stacks first: where most samples have the same bytes, little is left to be sorted.
-    let bucket = |rank: u32| (rank as usize).min(ranks.len());
-    let mut places = vec![0_u32; ranks.len() + 2];
-    for sample in profile.samples.iter() {
-        places.get_mut(bucket(rank(sample.stack)) + 1).into_iter().for_each(|count| *count += 1);
-    }
-    let mut before = 0;
-    for place in &mut places {
-        before += *place;
-        *place = before;
-    }
-    let mut order = vec![(Reverse(0), Reverse(0), 0, 0); profile.samples.len()];
-    for (index, sample) in (0..).zip(profile.samples.iter()) {
-        let key = key((index, sample));
-        let place = places.get_mut(bucket(key.2)).map(|place| std::mem::replace(place, *place + 1));
-        if let Some(slot) = place.and_then(|place| order.get_mut(place as usize)) {
-            *slot = key;
-        }
-    }
-    drop(places);
+    let mut order = in_order_of_stacks(&profile.samples, &ranks);
     let samples = &profile.samples;
     order.sort_unstable_by(|(bytes_a, freed_a, rank_a, a), (bytes_b, freed_b, rank_b, b)| {
         let sample = |index: u32| samples.get(index as usize);
@@ -123,6 +100,35 @@ pub fn normalize(profile: &mut Profile) {
     functions.apply(&mut profile.functions);
 }
 
+/// What samples are sorted by first: bytes allocated, bytes freed, the rank of the stack, and the sample's own number.
+type Key = (Reverse<u64>, Reverse<u64>, u32, u32);
+
+/// The keys of all samples in the order of their stacks: where most samples have the same bytes, little is left to be
+/// sorted.
+fn in_order_of_stacks(samples: &Samples, ranks: &[u32]) -> Vec<Key> {
+    let rank = |sample: &Sample| ranks.get(sample.stack).copied().unwrap_or(u32::MAX);
+    let bucket = |rank: u32| (rank as usize).min(ranks.len());
+    // where the samples of each rank begin
+    let mut places = vec![0_u32; ranks.len() + 2];
+    for sample in samples.iter() {
+        places.get_mut(bucket(rank(&sample)) + 1).into_iter().for_each(|count| *count += 1);
+    }
+    let mut before = 0;
+    for place in &mut places {
+        before += *place;
+        *place = before;
+    }
+    let mut order = vec![(Reverse(0), Reverse(0), 0, 0); samples.len()];
+    for (index, sample) in (0..).zip(samples.iter()) {
+        let rank = rank(&sample);
+        let place = places.get_mut(bucket(rank)).map(|place| std::mem::replace(place, *place + 1));
+        if let Some(slot) = place.and_then(|place| order.get_mut(place as usize)) {
+            *slot = (Reverse(sample.allocated.bytes), Reverse(sample.deallocated.bytes), rank, index);
+        }
+    }
+    order
+}
+
 /// The most leaked bytes first, with what hangs on them; then by each class.
 fn leaks_order(site: &LeakSite) -> impl Ord + use<> {
     let [definite, _, _, _] = site.amounts;
@@ -152,46 +158,14 @@ fn stack_ranks(stacks: &Stacks, of_location: &[u32]) -> Vec<u32> {
         let rest = || locations(number(*a)).skip(frames as usize).cmp(locations(number(*b)).skip(frames as usize));
         (a[0], a[1] >> 32).cmp(&(b[0], b[1] >> 32)).then_with(rest).then(number(*a).cmp(&number(*b)))
     };
-    let parts = sort_beside(&mut order, &compare);
+    order.sort_unstable_by(compare);
     let mut ranks = vec![0; stacks.len()];
-    for (rank, key) in (0..).zip(merged(parts, &compare)) {
-        if let Some(slot) = ranks.get_mut(number(*key) as usize) {
+    for (rank, key) in (0..).zip(order) {
+        if let Some(slot) = ranks.get_mut(number(key) as usize) {
             *slot = rank;
         }
     }
     ranks
-}
-
-/// Fewer are sorted sooner than a thread starts.
-const MANY: usize = 1 << 15;
-
-/// Sorts a table in two parts, one of them in another thread, where it is long.
-fn sort_beside<'a, T: Send>(table: &'a mut [T], compare: &(impl Fn(&T, &T) -> Ordering + Sync)) -> (&'a [T], &'a [T]) {
-    let is_long = table.len() >= MANY;
-    let (first, second) = table.split_at_mut(if is_long { table.len() / 2 } else { table.len() });
-    let is_left = std::thread::scope(|scope| {
-        let sort = || second.sort_unstable_by(compare);
-        let beside = is_long.then(|| Builder::new().name("order".to_owned()).spawn_scoped(scope, sort));
-        first.sort_unstable_by(compare);
-        matches!(beside, Some(Err(_)))
-    });
-    if is_left {
-        second.sort_unstable_by(compare);
-    }
-    (first, second)
-}
-
-/// Both parts, each of which is sorted, in one order.
-fn merged<'a, T>(
-    (first, second): (&'a [T], &'a [T]),
-    compare: &impl Fn(&T, &T) -> Ordering,
-) -> impl Iterator<Item = &'a T> {
-    let (mut first, mut second) = (first.iter().peekable(), second.iter().peekable());
-    std::iter::from_fn(move || match (first.peek(), second.peek()) {
-        (Some(a), Some(b)) if compare(a, b) == Ordering::Greater => second.next(),
-        (Some(_), _) => first.next(),
-        _ => second.next(),
-    })
 }
 
 /// For each location its place in the order of names; those that compare equal share one.
