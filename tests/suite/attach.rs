@@ -91,7 +91,7 @@ fn t03_two_hundred_threads() {
 fn t04_attach_during_thread_churn() {
     let program = Program::fixture("victim").args(["2", "churn"]);
     let (victim, pid) = start_victim(&program);
-    for _ in 0..crate::suite::rounds(8) {
+    for _ in 0..crate::suite::rounds(4) {
         attach_for(pid, &["--duration", "50ms"]);
     }
     assert_victim_well(victim, pid);
@@ -103,7 +103,7 @@ fn t04_attach_during_thread_churn() {
 fn t04_attach_while_children_are_started() {
     let program = Program::fixture("victim").args(["2", "spawn"]);
     let (mut victim, pid) = start_victim(&program);
-    for round in 0..crate::suite::rounds(12) {
+    for round in 0..crate::suite::rounds(6) {
         let tracer = Program::new("/bin/true").stays_on_trap(SHARES);
         collect_for(&tracer, pid, &["--duration", &format!("{}ms", 5 + round * 17 % 60)]);
         victim.assert_alive();

@@ -288,7 +288,7 @@ fn a_busy_process_with_mimalloc_is_looked_at_and_lives() {
     let program = Program::fixture("victim").args(["4"]).env("LD_PRELOAD", library);
     let (victim, pid) = super::attach::start_victim(&program);
     for options in [&[][..], &["--no-stop"]] {
-        for _ in 0..super::rounds(5) {
+        for _ in 0..super::rounds(3) {
             let answer = heap(pid, options);
             assert_eq!(answer["allocator"], "mimalloc", "{answer}");
             assert!(number(&answer, "/uses/live/resident") > 0, "{answer}");
@@ -414,7 +414,7 @@ fn trim_of_a_busy_process_does_no_harm() {
     let program = Program::fixture("victim").args(["4"]);
     let (victim, pid) = super::attach::start_victim(&program);
     let (mut tried, mut called) = (0, 0);
-    while tried < super::rounds(20) || called == 0 {
+    while tried < super::rounds(8) || called == 0 {
         // whether the locks of all arenas are free at a moment is chance: not once in so many is none
         assert!(tried < 1000, "never called");
         tried += 1;
@@ -460,12 +460,12 @@ const AT_ONCE: [(&str, &str); 2] = [("abort", ""), ("error", "")];
 /// It fails so often that it does not help to repeat it.
 const IN_VAIN: [(&str, &str); 1] = [("error", ":thrice")];
 
-/// Runs heaptrace until it is let to its end, with each of these failures at each so many-th of its calls. `check`
-/// looks at the process after each.
+/// Runs heaptrace until it is let to its end, with each of these failures at each so many-th of its calls: at one of
+/// four such calls, at all with `HEAPTRACE_TEST_FACTOR=4`. `check` looks at the process after each.
 fn break_off(failures: &[(&str, &str)], options: &[&str], pid: i32, step: usize, mut check: impl FnMut(&str)) {
     for (failure, further) in failures {
         let mut is_over = false;
-        for call in (1..MAX_CALLS).step_by(step) {
+        for call in (1..MAX_CALLS).step_by((4 * step).div_ceil(super::rounds(1) as usize)) {
             let order = format!("{failure}:{call}{further}");
             let began = Instant::now();
             let output = Command::new(HEAPTRACE)
@@ -649,7 +649,7 @@ fn a_busy_process_is_looked_at_and_lives() {
     let program = Program::fixture("victim").args(["4"]);
     let (victim, pid) = super::attach::start_victim(&program);
     for options in [&[][..], &["--no-stop"]] {
-        for _ in 0..super::rounds(5) {
+        for _ in 0..super::rounds(3) {
             let answer = heap(pid, options);
             assert!(number(&answer, "/uses/live/resident") > 0, "{answer}");
             let stood = answer["stood_ns"].is_u64();
@@ -670,7 +670,7 @@ fn no_system_call_is_made_twice() {
     let file = dir.path().join("numbers");
     let mut running = Program::fixture("writes").args([file.to_str().unwrap()]).start();
     let pid: i32 = running.value("ready").parse().unwrap();
-    for _ in 0..super::rounds(30) {
+    for _ in 0..super::rounds(12) {
         assert_eq!(heap(pid, &[])["copied"], true);
     }
     running.assert_alive();

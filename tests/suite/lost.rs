@@ -154,7 +154,7 @@ fn blocks_that_threads_just_allocate_and_free_are_not_lost() {
         for lost in [0, LOST] {
             let mut running = program.clone().args([lost.to_string()]).start();
             let pid: i32 = running.value("ready").parse().unwrap();
-            for look in 0..super::rounds(8) {
+            for look in 0..super::rounds(4) {
                 let answer = leaks(pid, &[]);
                 let leaks = &answer["leaks"];
                 let reported =

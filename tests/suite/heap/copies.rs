@@ -114,7 +114,7 @@ fn a_busy_traced_process_is_copied_and_lives() {
         let attached = tracer.start_attached(&["--engine", engine], pid);
         procfs::wait_until_probed(pid);
         let mut copied = 0;
-        for _ in 0..super::super::rounds(10) {
+        for _ in 0..super::super::rounds(5) {
             copied += u32::from(leaks(pid)["leaks"]["copied"] == true);
         }
         assert!(copied > 0, "{engine}: never copied");
@@ -131,7 +131,7 @@ fn no_system_call_of_a_traced_process_is_made_twice() {
     let file = dir.path().join("numbers");
     let mut running = Program::fixture("writes").args([file.to_str().unwrap()]).start_traced(&[]);
     let pid = start(&mut running);
-    for _ in 0..super::super::rounds(20) {
+    for _ in 0..super::super::rounds(8) {
         assert_eq!(leaks(pid)["leaks"]["copied"], true);
     }
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();

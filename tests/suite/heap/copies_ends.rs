@@ -29,7 +29,7 @@ fn a_process_that_executes_while_it_is_copied_goes_on() {
         let mut running = program.start_traced(&["--engine", engine]);
         let pid: i32 = running.value("ready").parse().unwrap();
         let (mut answers, mut refusals, mut most_left) = (0, 0, 0);
-        for _ in 0..super::super::rounds(40) {
+        for _ in 0..super::super::rounds(15) {
             let output = ask(pid).wait_with_output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             match output.status.code() {
@@ -52,7 +52,7 @@ fn a_process_that_executes_while_it_is_copied_goes_on() {
 /// no copy of it lives.
 #[test]
 fn a_process_whose_tracer_is_killed_while_it_is_copied_lives() {
-    for round in 0..super::super::rounds(24) {
+    for round in 0..super::super::rounds(8) {
         let engine = ["trap", "jump"][round as usize % 2];
         let mut running = Program::fixture("copied").start();
         let pid: i32 = running.value("ready").parse().unwrap();
