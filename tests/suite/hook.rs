@@ -120,6 +120,8 @@ fn a_command_that_hangs_holds_neither_the_parts_nor_the_end_up() {
     let over = std::time::Instant::now();
     procfs::wait_until("the profile of the end is there", || whole.exists());
     assert!(over.elapsed().as_secs() < 20, "it has waited for the command: {:?}", over.elapsed());
+    // it would take a processor from the tests beside this one, for half a minute
+    target.signal(Signal::SIGSTOP);
     let ended = attached.wait();
     assert!((29..90).contains(&over.elapsed().as_secs()), "{:?}", over.elapsed());
     assert_eq!(ended.code(), 125, "{}", ended.stderr);

@@ -53,7 +53,7 @@ fn a_busy_process_with_mimalloc_3_is_looked_at_and_lives() {
         let program = Program::fixture("victim").args(["4"]).env("LD_PRELOAD", library);
         let (victim, pid) = super::super::attach::start_victim(&program);
         for options in [&[][..], &["--no-stop"]] {
-            for _ in 0..super::super::rounds(5) {
+            for _ in 0..super::super::rounds(2) {
                 let answer = heap(pid, options);
                 assert_eq!(answer["allocator"], "mimalloc", "{answer}");
                 assert!(number(&answer, "/uses/live/resident") > 0, "{answer}");
